@@ -1,0 +1,57 @@
+# make run    build nodens and try it, with nothing else needed
+# make test   everything that CI checks before the longer suites
+GO ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+FUZZCOUNT ?= 60000x
+
+.DEFAULT_GOAL := build
+.PHONY: build run test unit lab lint fuzz tidy-check generate generate-check deps vm bench bench-check clean help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+build: ## build bin/nodens, a static binary
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/nodens ./cmd/nodens
+
+run: build ## run nodens with its embedded sample; Ctrl-C ends it
+	./bin/nodens
+
+test: deps lint unit lab fuzz ## all checks and tests
+
+deps: ## install the Debian packages that the tests use (as root)
+	./test/deps.sh
+
+lint: tidy-check generate-check ## gofmt, vet, staticcheck, generated code
+	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "gofmt: $$out"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+
+tidy-check: ## go.mod and go.sum are tidy
+	$(GO) mod tidy -diff
+
+generate: ## compile the BPF programs again (clang-14, llvm-14); the result is committed
+	$(GO) generate ./bpf
+
+generate-check: ## what is committed is what the BPF sources give
+	GO=$(GO) ./bpf/check.sh
+
+unit: ## unit tests, with the race detector
+	$(GO) test -race $$($(GO) list ./... | grep -v /test)
+
+lab: ## real clients and servers in network namespaces
+	$(GO) test -race -count=1 -timeout 10m ./test/...
+
+fuzz: ## run every fuzz target for FUZZCOUNT inputs
+	GO=$(GO) ./test/fuzz.sh $(FUZZCOUNT)
+
+vm: ## the daemon and netsetup on Debian's 6.1 kernel, in an emulated machine (as root)
+	GO=$(GO) ./test/vm/run.sh
+
+bench: ## nodens, CoreDNS, unbound, dnsmasq and a floor side by side, in one run
+	$(GO) run ./test/bench
+
+bench-check: ## the same, and fail below the goals
+	$(GO) run ./test/bench -check
+
+clean: ## remove what was built
+	rm -rf bin
