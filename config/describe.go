@@ -1,0 +1,308 @@
+package config
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Describe writes what c amounts to, for people: a heading for each block and
+// a line for each of its directives, with every value that is in force and
+// whether it was given or not. The order of lines does not depend on that of
+// the Corefile, except for blocks and for directives that repeat.
+func (c *Config) Describe(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	for i, b := range c.Blocks {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		b.describe(out)
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("describe %s: %w", c.File, err)
+	}
+	return nil
+}
+
+// describe leaves errors to out, which keeps the first.
+func (b *Block) describe(out *bufio.Writer) {
+	zones := make([]string, len(b.Zones))
+	for i, z := range b.Zones {
+		zones[i] = z.String()
+	}
+	fmt.Fprintf(out, "%s:%d: %s\n", b.File, b.Line, strings.Join(zones, " "))
+	line := func(directive string, values ...string) {
+		fmt.Fprintf(out, "  %-10s  %s\n", directive, strings.Join(values, "; "))
+	}
+	line("bind", b.describeBind()...)
+	b.describeAnswers(line)
+	b.describeOperation(line)
+}
+
+// describeAnswers covers what decides on an answer.
+func (b *Block) describeAnswers(line func(directive string, values ...string)) {
+	if b.Cache != nil {
+		line("cache", b.Cache.describe()...)
+	}
+	if b.Hosts != nil {
+		line("hosts", b.Hosts.describe()...)
+	}
+	for _, f := range b.Forwards {
+		line("forward", f.describe()...)
+	}
+	if b.Sample {
+		line("sample", "embedded zone")
+	}
+	if b.Loop {
+		line("loop", "detection on")
+	}
+	if b.Normalize != nil {
+		line("normalize", b.Normalize.describe()...)
+	}
+}
+
+// describeOperation covers what people and machines see of the daemon.
+func (b *Block) describeOperation(line func(directive string, values ...string)) {
+	if b.Errors != nil {
+		line("errors", b.Errors.describe()...)
+	}
+	for _, l := range b.Log {
+		line("log", "names "+strings.Join(l.Names, " "), "class "+joinClasses(l.Classes))
+	}
+	if b.Prometheus != nil {
+		line("prometheus", b.Prometheus.Addr)
+	}
+	if b.Health != nil {
+		line("health", b.Health.Addr, "lameduck "+durationOrOff(b.Health.Lameduck))
+	}
+	if b.Ready != nil {
+		line("ready", b.Ready.Addr)
+	}
+	if b.Reload != nil {
+		line("reload", b.Reload.describe()...)
+	}
+}
+
+func (b *Block) describeBind() []string {
+	hosts := "every address"
+	if len(b.Bind) > 0 {
+		hosts = words(b.Bind)
+	}
+	if len(b.BindExcept) == 0 {
+		return []string{hosts}
+	}
+	return []string{hosts, "except " + words(b.BindExcept)}
+}
+
+func (c *Cache) describe() []string {
+	return []string{
+		"zones " + wordsOr(c.Zones, "of the block"),
+		"success " + c.Success.describe(),
+		"denial " + c.Denial.describe(),
+		"servfail " + durationOrOff(c.ServFail),
+		"prefetch " + c.Prefetch.describe(),
+		"serve_stale " + c.Stale.describe(),
+		"keepttl " + onOff(c.KeepTTL),
+	}
+}
+
+func (c CacheClass) describe() string {
+	// Where the bounds contradict each other, the upper one wins.
+	least := min(c.MinTTL, c.MaxTTL)
+	bounds := fmt.Sprintf("%d entries, TTL %s to %s", c.Entries, durationText(least), durationText(c.MaxTTL))
+	switch {
+	case !c.Disabled:
+		return bounds
+	case len(c.DisabledOnly) == 0:
+		return "disabled"
+	}
+	return bounds + ", disabled for " + words(c.DisabledOnly)
+}
+
+func (p *Prefetch) describe() string {
+	if p == nil {
+		return "off"
+	}
+	return fmt.Sprintf("after %d queries at most %s apart, with %d%% of the TTL left",
+		p.Amount, durationText(p.Duration), p.Percentage)
+}
+
+func (s *ServeStale) describe() string {
+	switch {
+	case s == nil:
+		return "off"
+	case s.Verify:
+		return durationText(s.For) + " verify"
+	}
+	return durationText(s.For) + " immediate"
+}
+
+func (f *Forward) describe() []string {
+	to := make([]string, len(f.To))
+	for i, u := range f.To {
+		to[i] = u.String()
+	}
+	limit := "no limit"
+	if f.MaxConcurrent > 0 {
+		limit = strconv.Itoa(f.MaxConcurrent)
+	}
+	return []string{
+		f.From + " to " + strings.Join(to, " "),
+		"except " + wordsOr(f.Except, "none"),
+		"force_tcp " + onOff(f.ForceTCP),
+		"prefer_udp " + onOff(f.PreferUDP),
+		"policy " + string(f.Policy),
+		"max_fails " + strconv.Itoa(f.MaxFails),
+		"expire " + durationText(f.Expire),
+		"health_check " + f.HealthCheck.describe(),
+		"max_concurrent " + limit,
+		"tls " + f.TLS.describe(),
+		"tls_servername " + wordsOr(nonEmpty(f.TLSServerName), "none"),
+	}
+}
+
+// String returns u as forward reads it, with its port.
+func (u Upstream) String() string {
+	switch {
+	case u.ResolvConf != "":
+		return word(u.ResolvConf)
+	case u.ServerName != "":
+		return "tls://" + u.Addr.String() + "%" + u.ServerName
+	case u.TLS:
+		return "tls://" + u.Addr.String()
+	}
+	return u.Addr.String()
+}
+
+func (h HealthCheck) describe() string {
+	text := "every " + durationText(h.Interval) + " domain " + h.Domain
+	if !h.RecursionDesired {
+		return text + " no_rec"
+	}
+	return text + " recursion desired"
+}
+
+func (t *TLS) describe() string {
+	if t == nil {
+		t = &TLS{}
+	}
+	return "cert " + wordsOr(nonEmpty(t.Cert), "none") +
+		", key " + wordsOr(nonEmpty(t.Key), "none") +
+		", CA " + wordsOr(nonEmpty(t.CA), "of the system")
+}
+
+func (h *Hosts) describe() []string {
+	inline := make([]string, len(h.Inline))
+	for i, e := range h.Inline {
+		inline[i] = e.Addr.String() + " " + words(e.Names)
+	}
+	return []string{
+		"file " + word(h.Path),
+		"zones " + wordsOr(h.Zones, "of the block"),
+		"ttl " + strconv.FormatUint(uint64(h.TTL), 10),
+		"no_reverse " + onOff(h.NoReverse),
+		"reload " + durationOrOff(h.Reload),
+		"fallthrough " + wordsOr(h.Fallthrough, "none"),
+		"inline " + orNone(strings.Join(inline, ", ")),
+	}
+}
+
+func (e *Errors) describe() []string {
+	values := []string{"logged"}
+	for _, c := range e.Consolidate {
+		values = append(values, fmt.Sprintf("consolidate %s %s %s",
+			durationText(c.Period), strconv.Quote(c.Pattern.String()), levelText(c.Level)))
+	}
+	return values
+}
+
+func (r *Reload) describe() []string {
+	if r.Interval == 0 {
+		return []string{"off"}
+	}
+	return []string{"every " + durationText(r.Interval), "jitter " + durationText(r.Jitter)}
+}
+
+func joinClasses(classes []LogClass) string {
+	texts := make([]string, len(classes))
+	for i, c := range classes {
+		texts[i] = string(c)
+	}
+	return strings.Join(texts, " ")
+}
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "none"
+	}
+	return text
+}
+
+func nonEmpty(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return []string{text}
+}
+
+func wordsOr(texts []string, none string) string {
+	if len(texts) == 0 {
+		return none
+	}
+	return words(texts)
+}
+
+func words(texts []string) string {
+	quoted := make([]string, len(texts))
+	for i, t := range texts {
+		quoted[i] = word(t)
+	}
+	return strings.Join(quoted, " ")
+}
+
+// word quotes text that would not read as one word.
+func word(text string) string {
+	odd := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) || r == ';' || r == '"' }
+	if strings.ContainsFunc(text, odd) {
+		return strconv.Quote(text)
+	}
+	return text
+}
+
+func levelText(level slog.Level) string {
+	if level == slog.LevelWarn {
+		return "warning"
+	}
+	return strings.ToLower(level.String())
+}
+
+func durationOrOff(d time.Duration) string {
+	if d == 0 {
+		return "off"
+	}
+	return durationText(d)
+}
+
+// durationText is d.String without units that are zero: 1h, not 1h0m0s.
+func durationText(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}

@@ -1,0 +1,54 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Error is one fault of a Corefile. Parse reports every independent fault it
+// finds, joined with errors.Join in the order of the file.
+type Error struct {
+	File      string
+	Line      int    // 1 is the first
+	Directive string // empty for faults of the file's structure and of zones
+	Err       error
+}
+
+// Error returns "file:line: directive: reason", or "file:line: reason" for a
+// fault that belongs to no directive.
+func (e *Error) Error() string {
+	if e.Directive == "" {
+		return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
+	}
+	return fmt.Sprintf("%s:%d: %s: %v", e.File, e.Line, e.Directive, e.Err)
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// flatten undoes nested errors.Join and drops repetitions: a snippet imported
+// twice has its fault reported once.
+func flatten(errs []error) []error {
+	var flat []error
+	seen := make(map[string]bool)
+	var add func(err error)
+	add = func(err error) {
+		if err == nil {
+			return
+		}
+		var joined interface{ Unwrap() []error }
+		if errors.As(err, &joined) {
+			for _, e := range joined.Unwrap() {
+				add(e)
+			}
+			return
+		}
+		if text := err.Error(); !seen[text] {
+			seen[text] = true
+			flat = append(flat, err)
+		}
+	}
+	for _, err := range errs {
+		add(err)
+	}
+	return flat
+}

@@ -1,0 +1,116 @@
+package config
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// CoreDNS's defaults and limits.
+const (
+	defaultHostsPath   = "/etc/hosts"
+	defaultHostsTTL    = 3600
+	maxHostsTTL        = 65535
+	defaultHostsReload = 5 * time.Second
+)
+
+func hostsOptions() []string { return []string{"ttl", "no_reverse", "reload", "fallthrough"} }
+
+// parseHosts reads hosts [FILE [ZONES…]], its options and inline entries.
+func parseHosts(b *Block, s statement) error {
+	h := &Hosts{Line: s.line, Path: defaultHostsPath, TTL: defaultHostsTTL, Reload: defaultHostsReload}
+	if len(s.args) > 0 {
+		h.Path = s.args[0].text
+	}
+	var err error
+	if h.Zones, err = parseZoneList(s, 1); err != nil {
+		return err
+	}
+	b.Hosts = h
+	isEntry := func(name string) bool {
+		_, err := parseHostsAddr(name)
+		return err == nil
+	}
+	return s.eachOption(isEntry, h.parseOption)
+}
+
+func (h *Hosts) parseOption(o statement) error {
+	switch o.text {
+	case "ttl":
+		return parseHostsTTL(h, o)
+	case "no_reverse":
+		h.NoReverse = true
+		return o.arity(0, 0, "")
+	case "reload":
+		return parseHostsReload(h, o)
+	case "fallthrough":
+		return parseFallthrough(h, o)
+	}
+	if strings.Trim(o.text, "0123456789abcdefABCDEF.:%") == "" && strings.ContainsAny(o.text, ".:") {
+		return parseHostsEntry(h, o)
+	}
+	if addr, err := parseHostsAddr(o.text); err == nil && addr.IsValid() {
+		return parseHostsEntry(h, o)
+	}
+	return o.unknown(hostsOptions(), nil)
+}
+
+func parseHostsTTL(h *Hosts, o statement) error {
+	if err := o.arity(1, 1, "SECONDS"); err != nil {
+		return err
+	}
+	n, err := parseNumber("TTL", o.args[0].text, 1, maxHostsTTL)
+	if err != nil {
+		return o.fail(err)
+	}
+	h.TTL = uint32(n)
+	return nil
+}
+
+func parseHostsReload(h *Hosts, o statement) error {
+	if err := o.arity(1, 1, "DURATION"); err != nil {
+		return err
+	}
+	var err error
+	if h.Reload, err = parseDuration("duration", o.args[0].text); err != nil {
+		return o.fail(err)
+	}
+	return nil
+}
+
+func parseFallthrough(h *Hosts, o statement) error {
+	if len(o.args) == 0 {
+		h.Fallthrough = []string{"."}
+		return nil
+	}
+	var err error
+	h.Fallthrough, err = parseZoneList(o, 0)
+	return err
+}
+
+// parseHostsAddr drops the zone of a link-local address, which has no place in
+// an answer.
+func parseHostsAddr(text string) (netip.Addr, error) {
+	addr, err := netip.ParseAddr(text)
+	return addr.WithZone(""), err
+}
+
+func parseHostsEntry(h *Hosts, o statement) error {
+	addr, err := parseHostsAddr(o.text)
+	if err != nil {
+		return o.errorf("not an IP address")
+	}
+	if err := o.arity(1, -1, "NAME…"); err != nil {
+		return err
+	}
+	e := HostsEntry{Addr: addr}
+	for _, arg := range o.args {
+		name, err := parseName(arg.text)
+		if err != nil {
+			return o.fail(err)
+		}
+		e.Names = append(e.Names, name)
+	}
+	h.Inline = append(h.Inline, e)
+	return nil
+}

@@ -1,0 +1,51 @@
+package config
+
+import (
+	"slices"
+	"strings"
+)
+
+// parseLog reads log [NAMES…] and the classes of replies to log.
+func parseLog(b *Block, s statement) error {
+	l := &Log{Line: s.line}
+	for _, arg := range s.args {
+		if strings.ContainsAny(arg.text, "{}") {
+			return s.errorf("a format (%s) is not supported", arg.text)
+		}
+	}
+	var err error
+	if l.Names, err = parseZoneList(s, 0); err != nil {
+		return err
+	}
+	if len(l.Names) == 0 {
+		l.Names = []string{"."}
+	}
+	err = s.eachOption(func(name string) bool { return name == "class" }, func(o statement) error {
+		if o.text != "class" {
+			return o.unknown([]string{"class"}, nil)
+		}
+		return parseLogClass(l, o)
+	})
+	if len(l.Classes) == 0 {
+		l.Classes = []LogClass{LogAll}
+	}
+	b.Log = append(b.Log, l)
+	return err
+}
+
+func parseLogClass(l *Log, o statement) error {
+	if err := o.arity(1, -1, "all|success|denial|error…"); err != nil {
+		return err
+	}
+	for _, arg := range o.args {
+		switch class := LogClass(arg.text); class {
+		case LogAll, LogSuccess, LogDenial, LogError:
+			if !slices.Contains(l.Classes, class) {
+				l.Classes = append(l.Classes, class)
+			}
+		default:
+			return o.errorf("%q is none of all, success, denial and error", arg.text)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Template holds what node-cache's placeholders stand for.
+type Template struct {
+	LocalIPs           []netip.Addr
+	DNSPort            uint16
+	ClusterDNS         netip.Addr // invalid: not known
+	ClusterDNSFrom     string     // where ClusterDNS was looked for, for the error
+	ClusterDomain      string
+	PrometheusEndpoint string
+	KubeDNS            KubeDNS
+}
+
+// KubeDNS is the content of the kube-dns ConfigMap as far as node-cache uses
+// it. Servers are what forward takes: IP, IP:port, tls://IP or a file.
+type KubeDNS struct {
+	StubDomains         map[string][]string
+	UpstreamNameservers []string
+}
+
+const (
+	clusterDNSPlaceholder = "__PILLAR__CLUSTER__DNS__"
+	upstreamPlaceholder   = "__PILLAR__UPSTREAM__SERVERS__"
+	localDNSPlaceholder   = "__PILLAR__LOCAL__DNS__"
+	dnsServerPlaceholder  = "__PILLAR__DNS__SERVER__"
+	domainPlaceholder     = "__PILLAR__DNS__DOMAIN__"
+	prometheusPlaceholder = "__PROMETHEUS__ENDPOINT__"
+)
+
+// Render substitutes the placeholders in text, a base Corefile called name, and
+// appends a server block for each stub domain, as node-cache does. Lines keep
+// their numbers.
+func (t *Template) Render(name, text string) (string, error) {
+	if line := lineOf(text, clusterDNSPlaceholder); line > 0 && !t.ClusterDNS.IsValid() {
+		return "", &Error{File: name, Line: line, Err: fmt.Errorf("%s: %s is not set; name the upstream Service with -upstreamsvc, or write its address here", clusterDNSPlaceholder, t.ClusterDNSFrom)}
+	}
+	upstreams := "/etc/resolv.conf"
+	if len(t.KubeDNS.UpstreamNameservers) > 0 {
+		upstreams = strings.Join(t.KubeDNS.UpstreamNameservers, " ")
+		text = withoutForceTCP(text)
+	}
+	local := t.locals()
+	text = strings.NewReplacer(
+		clusterDNSPlaceholder, t.ClusterDNS.String(),
+		upstreamPlaceholder, upstreams,
+		// In front of a port one address is wanted: the first.
+		localDNSPlaceholder+":", firstHost(t.LocalIPs)+":",
+		localDNSPlaceholder, local,
+		dnsServerPlaceholder, "",
+		domainPlaceholder, t.ClusterDomain,
+		prometheusPlaceholder, t.PrometheusEndpoint,
+	).Replace(text)
+	return text + t.stubBlocks(local), nil
+}
+
+// lineOf is the line, from 1, on which s first occurs in text; 0 if nowhere.
+// What stands in a comment does not count.
+func lineOf(text, s string) int {
+	n := 0
+	for line := range strings.Lines(text) {
+		n++
+		code, _, _ := strings.Cut(line, "#")
+		if strings.Contains(code, s) {
+			return n
+		}
+	}
+	return 0
+}
+
+// locals are the local addresses as the bind directive takes them.
+func (t *Template) locals() string {
+	all := make([]string, len(t.LocalIPs))
+	for i, ip := range t.LocalIPs {
+		all[i] = ip.String()
+	}
+	return strings.Join(all, " ")
+}
+
+// firstHost is the first address as it stands in front of a port.
+func firstHost(ips []netip.Addr) string {
+	if len(ips) == 0 {
+		return ""
+	}
+	return strings.TrimSuffix(net.JoinHostPort(ips[0].String(), ""), ":")
+}
+
+// withoutForceTCP blanks the force_tcp lines of the forward blocks that go to
+// the upstream placeholder: servers given by the ConfigMap are asked by UDP.
+func withoutForceTCP(text string) string {
+	var b strings.Builder
+	inside := false
+	for line := range strings.Lines(text) {
+		code, _, _ := strings.Cut(line, "#")
+		switch trimmed := strings.TrimSpace(code); {
+		case strings.Contains(code, upstreamPlaceholder) && strings.HasSuffix(trimmed, "{"):
+			inside = true
+		case inside && trimmed == "}":
+			inside = false
+		case inside && trimmed == "force_tcp":
+			line = "\n"
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// stubBlocks are the server blocks of the stub domains, sorted by name.
+func (t *Template) stubBlocks(local string) string {
+	var b strings.Builder
+	for _, domain := range slices.Sorted(maps.Keys(t.KubeDNS.StubDomains)) {
+		fmt.Fprintf(&b, "\n%s:%d {\n    errors\n    cache 30\n", domain, t.DNSPort)
+		if local != "" {
+			fmt.Fprintf(&b, "    bind %s\n", local)
+		}
+		fmt.Fprintf(&b, "    forward . %s\n}\n", strings.Join(t.KubeDNS.StubDomains[domain], " "))
+	}
+	return b.String()
+}
+
+// ParseKubeDNS reads the ConfigMap's values, JSON as kube-dns takes them: an
+// object of domains to lists of servers, and a list of at most three servers.
+// An empty text is an absent key.
+func ParseKubeDNS(stubDomains, upstreamNameservers string) (KubeDNS, error) {
+	var k KubeDNS
+	var errs []error
+	if strings.TrimSpace(stubDomains) != "" {
+		if err := json.Unmarshal([]byte(stubDomains), &k.StubDomains); err != nil {
+			errs = append(errs, fmt.Errorf("stubDomains: want a JSON object of domains to lists of servers: %v", err))
+		}
+	}
+	if strings.TrimSpace(upstreamNameservers) != "" {
+		if err := json.Unmarshal([]byte(upstreamNameservers), &k.UpstreamNameservers); err != nil {
+			errs = append(errs, fmt.Errorf("upstreamNameservers: want a JSON list of servers: %v", err))
+		}
+	}
+	if n := len(k.UpstreamNameservers); n > 3 {
+		errs = append(errs, fmt.Errorf("upstreamNameservers: %d servers, at most 3 are allowed", n))
+	}
+	for _, s := range k.UpstreamNameservers {
+		errs = append(errs, checkServer("upstreamNameservers", s))
+	}
+	for _, domain := range slices.Sorted(maps.Keys(k.StubDomains)) {
+		errs = append(errs, checkStubDomain(domain, k.StubDomains[domain]))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return KubeDNS{}, err
+	}
+	return k, nil
+}
+
+func checkStubDomain(domain string, servers []string) error {
+	where := "stubDomains: " + domain
+	if domain == "" || strings.ContainsAny(domain, " \t\n{}:\"#,()/") {
+		return fmt.Errorf("stubDomains: %q is not a domain name", domain)
+	}
+	if len(servers) == 0 {
+		return fmt.Errorf("%s: no servers", where)
+	}
+	var errs []error
+	for _, s := range servers {
+		errs = append(errs, checkServer(where, s))
+	}
+	return errors.Join(errs...)
+}
+
+// checkServer accepts what may stand as a server of forward.
+func checkServer(where, s string) error {
+	host := strings.TrimPrefix(strings.TrimPrefix(s, "tls://"), "dns://")
+	if name, _, ok := strings.Cut(host, "%"); ok && host != s {
+		host = name // tls://IP%server.name
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
+		return nil
+	}
+	if ap, err := netip.ParseAddrPort(host); err == nil && ap.Port() != 0 {
+		return nil
+	}
+	if strings.HasPrefix(s, "/") && !strings.ContainsAny(s, " \t\n{}\"#") {
+		return nil
+	}
+	return fmt.Errorf("%s: %q is not a server: want IP, IP:port, tls://IP or the path of a resolv.conf", where, s)
+}
+
+// Directives are the names of the directives that Parse knows, sorted.
+func Directives() []string { return directiveNames() }

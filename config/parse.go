@@ -1,0 +1,83 @@
+package config
+
+import (
+	"errors"
+	"io"
+)
+
+// Parse reads a Corefile. name is what errors call it, and imports are looked
+// up relative to its folder. Every independent fault is reported: the error is
+// an errors.Join of *Error in the order of the file.
+func Parse(name string, r io.Reader) (*Config, error) {
+	return parse(name, r, hostSource())
+}
+
+func parse(name string, r io.Reader, src source) (*Config, error) {
+	text, err := readAll(r)
+	if err != nil {
+		return nil, &Error{File: name, Line: 1, Err: reason("cannot read the Corefile: %v", err)}
+	}
+	e := expander{source: src, snippets: make(map[string][]token), files: []string{name}}
+	if err := e.expand(lex(name, text), 0); err != nil {
+		return nil, err
+	}
+	g := grouper{tokens: e.out, getenv: src.getenv}
+	groups, err := g.serverBlocks()
+	if err != nil {
+		return nil, err
+	}
+	if len(groups) == 0 {
+		return nil, &Error{File: name, Line: 1, Err: reason("the Corefile has no server block")}
+	}
+	return build(&Config{File: name, Files: e.files}, groups)
+}
+
+// build adds the groups to c as blocks.
+func build(c *Config, groups []serverBlock) (*Config, error) {
+	var errs []error
+	served := make(servedZones)
+	for _, group := range groups {
+		b, err := buildBlock(group, served)
+		errs = append(errs, err)
+		c.Blocks = append(c.Blocks, b)
+	}
+	if flat := flatten(errs); len(flat) > 0 {
+		return nil, errors.Join(flat...)
+	}
+	return c, nil
+}
+
+// buildBlock adds the zones of the block to served, unless a directive is at
+// fault: where the block listens is not certain then.
+func buildBlock(group serverBlock, served servedZones) (*Block, error) {
+	first := group.keys[0]
+	b := &Block{File: first.file, Line: first.line}
+	var errs, inner []error
+	for _, key := range group.keys {
+		zones, err := parseKey(key)
+		errs = append(errs, err)
+		b.Zones = append(b.Zones, zones...)
+	}
+	if len(group.statements) == 0 {
+		errs = append(errs, first.errorf("the server block of %s has no directives", first.text))
+	}
+	seen := make(map[string]token)
+	for _, s := range group.statements {
+		inner = append(inner, parseStatement(b, s, seen))
+	}
+	if errors.Join(inner...) == nil {
+		errs = append(errs, served.add(b, 0)...)
+	}
+	return b, errors.Join(append(errs, inner...)...)
+}
+
+func parseStatement(b *Block, s statement, seen map[string]token) error {
+	if err := s.words(); err != nil {
+		return err
+	}
+	if before, ok := seen[s.text]; ok && !repeatable(s.text) {
+		return s.errorf("given twice in this block, first %s", before.seenFrom(s.token))
+	}
+	seen[s.text] = s.token
+	return parseDirective(b, s)
+}

@@ -1,0 +1,21 @@
+package config
+
+import "strings"
+
+// placeholder returns the first node-cache placeholder in text, or "". They
+// are replaced before a Corefile is parsed; one that is left over would
+// otherwise be read as a name.
+func placeholder(text string) string {
+	for _, prefix := range []string{"__PILLAR__", "__PROMETHEUS__"} {
+		start := strings.Index(text, prefix)
+		if start < 0 {
+			continue
+		}
+		end := start + len(prefix)
+		for end < len(text) && (text[end] == '_' || text[end] >= 'A' && text[end] <= 'Z') {
+			end++
+		}
+		return text[start:end]
+	}
+	return ""
+}

@@ -1,0 +1,128 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// reason makes the text of an Error; callers read it and never test it, so that
+// it takes no %w.
+func reason(format string, args ...any) error {
+	return fmt.Errorf(format, args...)
+}
+
+// errorf returns an *Error at s; that of an option starts with its name.
+func (s statement) errorf(format string, args ...any) error {
+	return s.fail(reason(format, args...))
+}
+
+func (s statement) fail(err error) error {
+	if s.option {
+		err = reason("%s: %v", s.text, err)
+	}
+	return &Error{File: s.file, Line: s.line, Directive: s.directive, Err: err}
+}
+
+// argTexts returns the words of the arguments.
+func (s statement) argTexts() []string {
+	texts := make([]string, len(s.args))
+	for i, a := range s.args {
+		texts[i] = a.text
+	}
+	return texts
+}
+
+// arity checks the number of arguments; most < 0 means any number. usage shows
+// them as documentation would.
+func (s statement) arity(least, most int, usage string) error {
+	n := len(s.args)
+	switch {
+	case n >= least && (most < 0 || n <= most):
+		return nil
+	case most == 0:
+		return s.errorf("takes no arguments, got %q", s.args[0].text)
+	case n < least:
+		return s.errorf("an argument is missing, expected: %s %s", s.text, usage)
+	}
+	return s.errorf("unexpected argument %q, expected: %s %s", s.args[most].text, s.text, usage)
+}
+
+// noBlock refuses { … } after a directive without options.
+func (s statement) noBlock() error {
+	if !s.braced {
+		return nil
+	}
+	return s.errorf("takes no block of options")
+}
+
+// eachOption calls parse for every option in the block of s and joins what
+// fails. An option is allowed once unless repeats says otherwise; nil means
+// that none repeats.
+func (s statement) eachOption(repeats func(name string) bool, parse func(o statement) error) error {
+	var errs []error
+	first := make(map[string]token)
+	for _, o := range s.block {
+		before, seen := first[o.text]
+		switch {
+		case seen && (repeats == nil || !repeats(o.text)):
+			errs = append(errs, o.errorf("given twice, first %s", before.seenFrom(o.token)))
+		case o.braced:
+			errs = append(errs, o.errorf("takes no block of options"))
+		default:
+			errs = append(errs, parse(o))
+		}
+		if !seen {
+			first[o.text] = o.token
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// seenFrom says where t stands, in words for an error at other.
+func (t token) seenFrom(other token) string {
+	if t.file == other.file {
+		return fmt.Sprintf("on line %d", t.line)
+	}
+	return fmt.Sprintf("at %s:%d", t.file, t.line)
+}
+
+// unknown refuses an option: later lists those of CoreDNS that we know but do
+// not implement, known those that we do.
+func (o statement) unknown(known, later []string) error {
+	at := func(err error) error {
+		return &Error{File: o.file, Line: o.line, Directive: o.directive, Err: err}
+	}
+	if slices.Contains(later, o.text) {
+		return at(reason("option %q is not supported yet", o.text))
+	}
+	if guess := nearest(o.text, known); guess != "" {
+		return at(reason("unknown option %q, did you mean %s?", o.text, guess))
+	}
+	return at(reason("unknown option %q, known are: %s", o.text, strings.Join(known, ", ")))
+}
+
+// words refuses empty words and left-over placeholders anywhere in s.
+func (s statement) words() error {
+	var errs []error
+	for _, t := range append([]token{s.token}, s.args...) {
+		if p := placeholder(t.text); p != "" {
+			errs = append(errs, s.misplaced(t, "placeholder %s was not substituted", p))
+		} else if t.text == "" {
+			errs = append(errs, s.misplaced(t, "a word is empty: is an environment variable not set?"))
+		}
+	}
+	for _, o := range s.block {
+		errs = append(errs, o.words())
+	}
+	return errors.Join(errs...)
+}
+
+func (s statement) misplaced(t token, format string, args ...any) error {
+	e := &Error{File: t.file, Line: t.line, Directive: s.directive, Err: reason(format, args...)}
+	if placeholder(e.Directive) != "" {
+		e.Directive = ""
+	}
+	return e
+}

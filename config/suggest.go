@@ -1,0 +1,37 @@
+package config
+
+// nearest returns the candidate that is at most two edits away from word, the
+// first of the closest, or "".
+func nearest(word string, candidates []string) string {
+	best, bestDistance := "", 3
+	if len(word) > 30 {
+		return ""
+	}
+	for _, c := range candidates {
+		if d := editDistance(word, c); d < bestDistance && d < len(c)-1 {
+			best, bestDistance = c, d
+		}
+	}
+	return best
+}
+
+// editDistance is Levenshtein's, over bytes.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,93 @@
+package config
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// parseDuration reads a Go duration that is not negative. what names it in
+// errors.
+func parseDuration(what, text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		if _, err := strconv.ParseUint(text, 10, 32); err == nil {
+			return 0, reason("%s %q has no unit, did you mean %ss?", what, text, text)
+		}
+		return 0, reason("%s %q is not a duration such as 500ms, 30s or 1h", what, text)
+	}
+	if d < 0 {
+		return 0, reason("%s %q is negative", what, text)
+	}
+	return d, nil
+}
+
+func parsePositiveDuration(what, text string) (time.Duration, error) {
+	d, err := parseDuration(what, text)
+	if err == nil && d == 0 {
+		err = reason("%s has to be greater than 0", what)
+	}
+	return d, err
+}
+
+// parseNumber reads a whole number from least to most.
+func parseNumber(what, text string, least, most int) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil && !isDigits(strings.TrimLeft(text, "+-")) {
+		return 0, reason("%s %q is not a number", what, text)
+	}
+	if err != nil || n < least || n > most {
+		return 0, reason("%s %s is out of range, allowed are %d to %d", what, text, least, most)
+	}
+	return n, nil
+}
+
+func isDigits(text string) bool {
+	for i := range len(text) {
+		if text[i] < '0' || text[i] > '9' {
+			return false
+		}
+	}
+	return text != ""
+}
+
+// parseListen checks host:port, where host may be empty, an address or a name.
+func parseListen(text string) (string, error) {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return "", reason("address %q is not of the form HOST:PORT, :PORT or [IPV6]:PORT", text)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", reason("address %q: port %q is not a number from 0 to 65535", text, port)
+	}
+	if host == "" {
+		return text, nil
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return text, nil
+	}
+	if strings.Contains(host, ":") || isDigits(strings.ReplaceAll(host, ".", "")) {
+		return "", reason("address %q: %q is not an IP address", text, host)
+	}
+	if _, err := parseName(host); err != nil {
+		return "", reason("address %q: %v", text, err)
+	}
+	return text, nil
+}
+
+// listenArg reads the optional address of health, ready and prometheus.
+func listenArg(s statement, fallback string) (string, error) {
+	if err := s.arity(0, 1, "[HOST:PORT]"); err != nil {
+		return "", err
+	}
+	if len(s.args) == 0 {
+		return fallback, nil
+	}
+	addr, err := parseListen(s.args[0].text)
+	if err != nil {
+		return "", s.fail(err)
+	}
+	return addr, nil
+}

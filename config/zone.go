@@ -1,0 +1,82 @@
+package config
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// parseKey returns the zones of one key of a server block:
+// [dns://]ZONE[:PORT], where ZONE is a name or a prefix.
+func parseKey(key token) ([]Zone, error) {
+	if p := placeholder(key.text); p != "" {
+		return nil, key.errorf("placeholder %s was not substituted", p)
+	}
+	text, err := stripScheme(key.text)
+	if err != nil {
+		return nil, key.errorf("zone %q: %v", key.text, err)
+	}
+	if isAddress(text) {
+		return nil, key.errorf("zone %q: this is an address, not a zone; to listen on an address use bind", key.text)
+	}
+	name, port, err := splitZonePort(text)
+	if err != nil {
+		return nil, key.errorf("zone %q: %v", key.text, err)
+	}
+	names, err := parseZones(name)
+	if err != nil {
+		return nil, key.errorf("zone: %v", err)
+	}
+	zones := make([]Zone, len(names))
+	for i, n := range names {
+		zones[i] = Zone{Name: n, Port: port, Line: key.line}
+	}
+	return zones, nil
+}
+
+func stripScheme(text string) (string, error) {
+	scheme, rest, found := strings.Cut(text, "://")
+	switch {
+	case !found:
+		return text, nil
+	case scheme == "dns":
+		return rest, nil
+	case scheme == "tls", scheme == "https", scheme == "https3", scheme == "grpc", scheme == "quic":
+		return "", reason("serving %s:// is not supported, pods ask in plain DNS; upstreams may be tls://", scheme)
+	}
+	return "", reason("unknown scheme %s://", scheme)
+}
+
+func isAddress(text string) bool {
+	if _, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
+		return true
+	}
+	_, err := netip.ParseAddrPort(text)
+	return err == nil
+}
+
+// splitZonePort takes the port off; it is 0 if there is none. The colons of an
+// IPv6 prefix come before its slash, that of a port comes after.
+func splitZonePort(text string) (name string, port uint16, err error) {
+	colon := strings.LastIndexByte(text, ':')
+	if colon < 0 || colon < strings.LastIndexByte(text, '/') {
+		return text, 0, nil
+	}
+	name = text[:colon]
+	n, err := strconv.ParseUint(text[colon+1:], 10, 16)
+	switch {
+	case err != nil || n == 0:
+		return "", 0, reason("port %q is not a number from 1 to 65535", text[colon+1:])
+	case name == "":
+		return "", 0, reason("the name is missing; the root is written .%s", text)
+	}
+	return name, uint16(n), nil
+}
+
+// String returns the key that stands for z alone.
+func (z Zone) String() string {
+	if z.Port == 0 {
+		return z.Name
+	}
+	return z.Name + ":" + strconv.Itoa(int(z.Port))
+}
