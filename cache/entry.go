@@ -1,0 +1,165 @@
+package cache
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Entry is a packed answer. What its methods return never changes; they are
+// safe for concurrent use.
+type Entry struct {
+	buf  []byte        // the message, then the offset of each TTL, see wire.go
+	born time.Duration // since the start of the Store
+
+	used time.Duration // last look-up; guarded by the shard's mutex
+	hits uint32        // look-ups without a long gap; guarded by the shard's mutex
+
+	ttl        uint32 // seconds it is fresh
+	refreshing atomic.Bool
+	msgLen     uint16
+	rcode      uint16
+	kind       Kind
+	flags      byte // of the key
+}
+
+// Kind says which of its three stores an entry belongs to.
+type Kind uint8
+
+// The kinds of entries. A denial is NXDOMAIN or NODATA (RFC 2308).
+const (
+	Success Kind = iota
+	Denial
+	Failure
+	kinds
+)
+
+// String returns the kind as metrics label it.
+func (k Kind) String() string {
+	switch k {
+	case Success:
+		return "success"
+	case Denial:
+		return "denial"
+	case Failure:
+		return "failure"
+	default:
+		return fmt.Sprintf("Kind(%d)", uint8(k))
+	}
+}
+
+// StaleAge is the age of an answer that is served after its expiry.
+const StaleAge = ^uint32(0)
+
+// staleTTL is the TTL of stale records in seconds (RFC 8767 §4).
+const staleTTL = 30
+
+var errSize = errors.New("message exceeds 65535 octets")
+
+// NewEntry packs m as an answer that is not kept: the same form as a cached
+// one, so that hits and misses are written by the same code. OPT, TSIG and
+// SIG(0) belong to one hop and are left out, the ID is 0, TTLs are normalised
+// per RFC 2181 (§5.2, §8) and otherwise as upstream sent them. It fails if m
+// has no wire format. m is not modified.
+func NewEntry(m *dns.Msg) (*Entry, error) {
+	r, err := sections(m)
+	if err != nil {
+		return nil, err
+	}
+	return pack(m, r, r.ttls())
+}
+
+// Msg returns the packed message: header with ID 0 and the flags of upstream,
+// question, records, no OPT. The caller must not modify it.
+func (e *Entry) Msg() []byte { return e.buf[:e.msgLen:e.msgLen] }
+
+// Rcode returns the response code with its extended bits (RFC 6891 §6.1.3); the
+// header holds only the lower four.
+func (e *Entry) Rcode() int { return int(e.rcode) }
+
+// Kind tells where the entry is kept; it means nothing if TTL is 0.
+func (e *Entry) Kind() Kind { return e.kind }
+
+// TTL returns how long the entry is fresh, counted from when it was put; 0 if
+// it is not kept.
+func (e *Entry) TTL() time.Duration { return time.Duration(e.ttl) * time.Second }
+
+// AgeTTLs lowers the TTLs in msg, a copy of Msg, by age seconds, not below
+// zero. Age 0 leaves them alone; StaleAge sets all of them to 30 s (RFC 8767
+// §4). Hit.Age is the right age for a hit, 0 for what Put returned.
+func (e *Entry) AgeTTLs(msg []byte, age uint32) {
+	if age == 0 {
+		return
+	}
+	for i := range e.records() {
+		off := e.ttlOffset(i)
+		if off+4 > len(msg) {
+			return
+		}
+		field := msg[off : off+4]
+		ttl := binary.BigEndian.Uint32(field)
+		if age == StaleAge {
+			ttl = staleTTL
+		} else {
+			ttl -= min(ttl, age)
+		}
+		binary.BigEndian.PutUint32(field, ttl)
+	}
+}
+
+// records is the number of records in all sections.
+func (e *Entry) records() int { return (len(e.buf) - int(e.msgLen)) / 2 }
+
+func (e *Entry) ttlOffset(i int) int {
+	return int(binary.BigEndian.Uint16(e.buf[int(e.msgLen)+2*i:]))
+}
+
+// pack builds an entry from m, whose records are r with TTLs ttls.
+func pack(m *dns.Msg, r *records, ttls []uint32) (*Entry, error) {
+	if m.Rcode < 0 || m.Rcode > 0xfff {
+		return nil, fmt.Errorf("pack answer: rcode %d out of range", m.Rcode)
+	}
+	wire, err := packable(m, r).Pack()
+	if err != nil {
+		return nil, fmt.Errorf("pack answer: %w", err)
+	}
+	if len(wire) > dns.MaxMsgSize-1 {
+		return nil, fmt.Errorf("pack answer: %w", errSize)
+	}
+	// A record whose RDATA ended early upstream (RFC 9267 §5) is parsed with
+	// empty names, which pack to nothing.
+	if err := new(dns.Msg).Unpack(wire); err != nil {
+		return nil, fmt.Errorf("pack answer: malformed records: %w", err)
+	}
+	buf := slices.Grow([]byte(nil), len(wire)+2*len(r.all))
+	buf, ok := appendTTLOffsets(append(buf, wire...), wire)
+	if !ok {
+		return nil, errors.New("pack answer: malformed records")
+	}
+	e := &Entry{buf: buf, msgLen: uint16(len(wire)), rcode: uint16(m.Rcode)}
+	for i, ttl := range ttls {
+		binary.BigEndian.PutUint32(e.buf[e.ttlOffset(i):], ttl)
+	}
+	return e, nil
+}
+
+// packable returns a shallow copy of m as it is stored.
+func packable(m *dns.Msg, r *records) *dns.Msg {
+	c := *m
+	c.Id = 0
+	c.Rcode &= 0xf // the upper bits live in OPT
+	c.Compress = true
+	c.Extra = r.additional()
+	c.Question = slices.Clone(m.Question)
+	for i := range c.Question {
+		// Compression compares octets: lower case is what answers carry.
+		c.Question[i].Name = strings.ToLower(c.Question[i].Name)
+	}
+	return &c
+}

@@ -1,0 +1,83 @@
+package cache
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+const (
+	keyDO = 1 << iota
+	keyCD
+)
+
+// keyTail is the length of what follows the name in a key: QTYPE, QCLASS and
+// the flag byte. A key without its last byte is a question section.
+const keyTail = 5
+
+const maxNameWire = 255 // RFC 1035 §2.3.4
+
+// AppendKey appends the key of a question to dst: the name, QTYPE and QCLASS in
+// network byte order, and one byte of flags. The name is in uncompressed wire
+// format with its root label, and already in lower case. DO and CD are part of
+// the key: an answer that upstream did not validate never reaches a client that
+// wanted validation.
+func AppendKey(dst []byte, name []byte, qtype, qclass uint16, do, cd bool) []byte {
+	dst = append(dst, name...)
+	dst = binary.BigEndian.AppendUint16(dst, qtype)
+	dst = binary.BigEndian.AppendUint16(dst, qclass)
+	var flags byte
+	if do {
+		flags |= keyDO
+	}
+	if cd {
+		flags |= keyCD
+	}
+	return append(dst, flags)
+}
+
+// validKey reports whether key has the shape AppendKey gives it.
+func validKey(key []byte) bool {
+	if len(key) < 1+keyTail || len(key) > maxNameWire+keyTail {
+		return false
+	}
+	return skipName(key[:len(key)-keyTail], 0) == len(key)-keyTail
+}
+
+// matches reports whether e answers the question of key. The question section
+// of a stored entry is the key without its flag byte, so no key is stored.
+func (e *Entry) matches(key []byte) bool {
+	q := len(key) - 1
+	if q < 0 || int(e.msgLen) < headerLen+q {
+		return false
+	}
+	return e.flags == key[q] && bytes.Equal(e.buf[headerLen:headerLen+q], key[:q])
+}
+
+// adoptKey makes key the question of e, which must not be shared yet. It
+// reports false if e answers another question.
+func (e *Entry) adoptKey(key []byte) bool {
+	q := len(key) - 1
+	if !validKey(key) || questionEnd(e.Msg()) != headerLen+q {
+		return false
+	}
+	name := e.buf[headerLen : headerLen+len(key)-keyTail]
+	for i, b := range name {
+		// Length octets are below 'A', so lowering every octet is safe.
+		if lower(b) != key[i] {
+			return false
+		}
+	}
+	if !bytes.Equal(e.buf[headerLen+len(name):headerLen+q], key[len(name):q]) {
+		return false
+	}
+	copy(name, key)
+	e.flags = key[q]
+	return true
+}
+
+func lower(b byte) byte {
+	if 'A' <= b && b <= 'Z' {
+		return b + 'a' - 'A'
+	}
+	return b
+}

@@ -1,0 +1,171 @@
+package cache
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Class bounds one kind of answers.
+type Class struct {
+	// Entries is the most entries of this kind. Each shard holds its part,
+	// rounded up, so that there are never more than Entries plus the number of
+	// shards. 0: only the byte budget counts.
+	Entries int
+	// MinTTL raises TTLs, MaxTTL lowers them; MaxTTL wins. MaxTTL 0: no bound.
+	MinTTL, MaxTTL time.Duration
+	// MinTTLSet makes MinTTL raise TTL 0 too, which else is not cached.
+	MinTTLSet bool
+	// Disabled keeps nothing of this kind; with DisabledOnly, nothing in these
+	// zones (fully qualified names).
+	Disabled     bool
+	DisabledOnly []string
+}
+
+// Prefetch refreshes popular entries before they expire: those looked up at
+// least Amount times with no gap above Duration (0: a minute), once no more
+// than Percentage of their life (0: 10) or a second is left. Amount 0 turns it
+// off.
+type Prefetch struct {
+	Amount     int
+	Duration   time.Duration
+	Percentage int
+}
+
+// Policy says what a Cache keeps and for how long.
+type Policy struct {
+	Success, Denial Class
+	// Zones are the names (fully qualified) at and below which answers are
+	// cached; empty: all.
+	Zones []string
+	// ServFail is the longest that a failure is cached, at most 5 min (RFC 9520
+	// §3.2), at least 1 s; 0: not at all. There are at most Denial.Entries
+	// failures, counted on their own.
+	ServFail time.Duration
+	// KeepTTL sends TTLs without counting down.
+	KeepTTL  bool
+	Prefetch Prefetch
+	// StaleFor keeps answers so long after their expiry (RFC 8767). StaleVerify
+	// asks upstream before they are used.
+	StaleFor    time.Duration
+	StaleVerify bool
+}
+
+const (
+	defaultPrefetchGap     = time.Minute
+	defaultPrefetchPercent = 10
+)
+
+// policy is a Policy in the form that look-ups need. It is immutable.
+type policy struct {
+	classes     [kinds]class
+	zones       []string // see zoneSuffixes; nil: all
+	servFail    uint32   // seconds
+	keepTTL     bool
+	prefetch    Prefetch
+	staleFor    time.Duration
+	staleVerify bool
+}
+
+type class struct {
+	bounds
+	cap      int      // entries a shard holds
+	disabled bool     // everywhere
+	except   []string // the zones it is disabled in
+}
+
+func compile(p Policy, shards int) *policy {
+	c := &policy{
+		keepTTL:     p.KeepTTL,
+		prefetch:    p.Prefetch,
+		staleFor:    max(p.StaleFor, 0),
+		staleVerify: p.StaleVerify,
+		servFail:    failureSeconds(p.ServFail),
+	}
+	c.classes[Success] = compileClass(p.Success, shards)
+	c.classes[Denial] = compileClass(p.Denial, shards)
+	c.classes[Failure].cap = c.classes[Denial].cap
+	if len(p.Zones) > 0 {
+		c.zones = zoneSuffixes(p.Zones)
+	}
+	if c.prefetch.Duration <= 0 {
+		c.prefetch.Duration = defaultPrefetchGap
+	}
+	if c.prefetch.Percentage <= 0 {
+		c.prefetch.Percentage = defaultPrefetchPercent
+	}
+	return c
+}
+
+func compileClass(p Class, shards int) class {
+	c := class{
+		bounds:   bounds{min: seconds(p.MinTTL), max: seconds(p.MaxTTL), raise0: p.MinTTLSet},
+		cap:      math.MaxInt,
+		disabled: p.Disabled && len(p.DisabledOnly) == 0,
+	}
+	if c.max == 0 {
+		c.max = math.MaxInt32
+	}
+	if p.Entries > 0 {
+		c.cap = (p.Entries-1)/shards + 1
+	}
+	if p.Disabled {
+		c.except = zoneSuffixes(p.DisabledOnly)
+	}
+	return c
+}
+
+// seconds rounds d up to seconds, within what a TTL holds.
+func seconds(d time.Duration) uint32 {
+	if d <= 0 {
+		return 0
+	}
+	return uint32(min((d-1)/time.Second+1, math.MaxInt32))
+}
+
+// keeps reports whether answers of a kind to key's name are cached.
+func (p *policy) keeps(k Kind, key []byte) bool {
+	c := &p.classes[k]
+	if c.disabled || !p.covers(key) {
+		return false
+	}
+	return len(c.except) == 0 || !within(key, c.except)
+}
+
+// covers reports whether the policy says anything about key's name.
+func (p *policy) covers(key []byte) bool { return p.zones == nil || within(key, p.zones) }
+
+// zoneSuffixes packs names in lower case. A name without a wire format has no
+// name below it and is left out.
+func zoneSuffixes(names []string) []string {
+	suffixes := make([]string, 0, len(names))
+	for _, name := range names {
+		var wire [maxNameWire + 1]byte
+		n, err := dns.PackDomainName(strings.ToLower(dns.Fqdn(name)), wire[:], 0, nil, false)
+		if err == nil {
+			suffixes = append(suffixes, string(wire[:n]))
+		}
+	}
+	return suffixes
+}
+
+// within reports whether key's name is at or below one of zones.
+func within(key []byte, zones []string) bool {
+	if len(key) < keyTail {
+		return false
+	}
+	name := key[:len(key)-keyTail]
+	for {
+		for _, zone := range zones {
+			if string(name) == zone {
+				return true
+			}
+		}
+		if len(name) == 0 || name[0] == 0 || int(name[0])+1 >= len(name) {
+			return false
+		}
+		name = name[1+int(name[0]):]
+	}
+}

@@ -1,0 +1,68 @@
+package cache
+
+// Stats describe a Store.
+type Stats struct {
+	// Bytes is what all entries take, overhead included; Budget bounds it.
+	Bytes, Budget int64
+	Entries       int
+	Shards        int
+	Caches        int
+}
+
+// Evictions count entries dropped for want of room since the cache was opened:
+// for the cap on entries of its kind, and for the byte budget.
+type Evictions struct{ Cap, Budget uint64 }
+
+// KindStats describe the entries of one kind.
+type KindStats struct {
+	Entries int
+	Bytes   int64
+	Evicted Evictions
+}
+
+// CacheStats describe the entries of one id, also those that have expired and
+// were not yet dropped.
+type CacheStats struct{ Success, Denial, Failure KindStats }
+
+// Stats reads the state of the store. Shards are read one after another.
+func (s *Store) Stats() Stats {
+	st := Stats{Budget: s.budget, Shards: len(s.shards)}
+	for _, sh := range s.shards {
+		sh.stats(&st)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.Caches = len(s.spaces)
+	return st
+}
+
+func (sh *shard) stats(st *Stats) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	st.Bytes += sh.used
+	for _, set := range sh.sets {
+		for k := range set.bins {
+			st.Entries += set.bins[k].lru.Len()
+		}
+	}
+}
+
+// Stats reads the state of the cache. Shards are read one after another.
+func (c *Cache) Stats() CacheStats {
+	var st CacheStats
+	for _, set := range c.space.sets {
+		set.shard.mu.Lock()
+		st.Success.add(&set.bins[Success])
+		st.Denial.add(&set.bins[Denial])
+		st.Failure.add(&set.bins[Failure])
+		set.shard.mu.Unlock()
+	}
+	return st
+}
+
+func (s *KindStats) add(b *bin) {
+	s.Entries += b.lru.Len()
+	s.Bytes += b.bytes
+	s.Evicted.Cap += b.evicted.Cap
+	s.Evicted.Budget += b.evicted.Budget
+}

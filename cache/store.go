@@ -1,0 +1,116 @@
+package cache
+
+import (
+	"hash/maphash"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// DefaultBytes is the byte budget of a Store that was given none.
+const DefaultBytes = 32 << 20
+
+const (
+	maxShards     = 256
+	minShardBytes = 256 << 10
+)
+
+// Options configure a Store.
+type Options struct {
+	// Bytes bounds what all entries may take, see Stats.Bytes. 0: DefaultBytes.
+	Bytes int64
+	// Shards is the number of parts that are locked on their own, each with
+	// an equal share of Bytes. 0: chosen from GOMAXPROCS and Bytes.
+	Shards int
+	// Now is the clock; nil: time.Now. Only differences are used, so a
+	// monotonic reading protects from steps of the wall clock.
+	Now func() time.Time
+}
+
+// Store holds the entries of all caches under one byte budget. It is safe for
+// concurrent use and owns no goroutine.
+type Store struct {
+	now    func() time.Time
+	start  time.Time
+	seed   maphash.Seed
+	budget int64
+	shards []*shard
+
+	mu     sync.Mutex
+	spaces map[string]*space
+}
+
+// space is what one id owns: in each shard a set of bins.
+type space struct{ sets []*binSet }
+
+// New makes an empty Store.
+func New(o Options) *Store {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Bytes <= 0 {
+		o.Bytes = DefaultBytes
+	}
+	if o.Shards <= 0 {
+		o.Shards = defaultShards(o.Bytes)
+	}
+	s := &Store{
+		now:    o.Now,
+		start:  o.Now(),
+		seed:   maphash.MakeSeed(),
+		budget: o.Bytes,
+		shards: make([]*shard, o.Shards),
+		spaces: make(map[string]*space),
+	}
+	for i := range s.shards {
+		s.shards[i] = &shard{share: o.Bytes / int64(o.Shards)}
+	}
+	return s
+}
+
+// defaultShards keeps lock contention rare and shares large enough that the
+// largest message fits.
+func defaultShards(bytes int64) int {
+	n := int64(min(4*runtime.GOMAXPROCS(0), maxShards))
+	return int(max(min(n, bytes/minShardBytes), 1))
+}
+
+// Cache opens the cache called id under policy p. Handles of one id share their
+// entries, each sees them under its own policy: a reload opens the id again and
+// keeps using the old handle until it has switched over.
+func (s *Store) Cache(id string, p Policy) *Cache {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sp := s.spaces[id]
+	if sp == nil {
+		sp = &space{sets: make([]*binSet, len(s.shards))}
+		for i, sh := range s.shards {
+			sp.sets[i] = sh.addSet()
+		}
+		s.spaces[id] = sp
+	}
+	return &Cache{store: s, space: sp, policy: compile(p, len(s.shards))}
+}
+
+// Retain drops the entries of all ids but those given. Handles of a dropped id
+// miss from then on and keep nothing.
+func (s *Store) Retain(ids map[string]bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, sp := range s.spaces {
+		if ids[id] {
+			continue
+		}
+		for i, sh := range s.shards {
+			sh.dropSet(sp.sets[i])
+		}
+		delete(s.spaces, id)
+	}
+}
+
+func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
+
+// shardOf picks a shard by the upper half of the hash.
+func (s *Store) shardOf(hash uint64) int {
+	return int(hash >> 32 * uint64(len(s.shards)) >> 32)
+}

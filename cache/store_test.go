@@ -1,0 +1,329 @@
+package cache
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// numbered is the answer to a name of the length that services have.
+func numbered(i int) *dns.Msg {
+	m := new(dns.Msg)
+	m.SetQuestion(fmt.Sprintf("host-%06d.default.svc.cluster.local.", i), dns.TypeA)
+	m.Response = true
+	hdr := dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 30}
+	m.Answer = []dns.RR{&dns.A{Hdr: hdr, A: net.IPv4(10, 0, byte(i>>8), byte(i))}}
+	return m
+}
+
+func TestReload(t *testing.T) {
+	clk := newClock()
+	s := New(Options{Now: clk.Now})
+	before := s.Cache("zone", Policy{})
+	other := s.Cache("other", Policy{})
+	m := numbered(1)
+	if _, err := before.Put(keyOf(m), m); err != nil {
+		t.Fatal(err)
+	}
+	after := s.Cache("zone", Policy{KeepTTL: true, StaleFor: time.Hour})
+	clk.advance(10 * time.Second)
+
+	if h := before.Get(keyOf(m), clk.now); h.State != Fresh || h.Age != 10 {
+		t.Errorf("old handle: %+v", h)
+	}
+	if h := after.Get(keyOf(m), clk.now); h.State != Fresh || h.Age != 0 {
+		t.Errorf("new handle: %+v", h)
+	}
+	if h := other.Get(keyOf(m), clk.now); h.State != Miss {
+		t.Errorf("another id: %+v", h)
+	}
+	m2 := numbered(2)
+	if _, err := before.Put(keyOf(m2), m2); err != nil {
+		t.Fatal(err)
+	}
+	if h := after.Get(keyOf(m2), clk.now); h.State != Fresh {
+		t.Errorf("put by the old handle, got by the new: %+v", h)
+	}
+	clk.advance(20 * time.Second)
+	if h := after.Get(keyOf(m), clk.now); h.State != Stale {
+		t.Errorf("new policy: %+v", h)
+	}
+	// Disabled by a reload, entries are not served any more.
+	disabled := s.Cache("zone", Policy{Success: Class{Disabled: true}})
+	if h := disabled.Get(keyOf(m2), clk.now); h.State != Miss {
+		t.Errorf("disabled: %+v", h)
+	}
+}
+
+func TestRetain(t *testing.T) {
+	clk := newClock()
+	s := New(Options{Now: clk.Now})
+	a, b := s.Cache("a", Policy{ServFail: time.Minute}), s.Cache("b", Policy{})
+	for i := range 100 {
+		m := numbered(i)
+		for _, c := range []*Cache{a, b} {
+			if _, err := c.Put(keyOf(m), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	full := s.Stats()
+	s.Retain(map[string]bool{"b": true, "unknown": true})
+	st := s.Stats()
+	if full.Entries != 200 || st.Entries != 100 || st.Bytes*2 != full.Bytes || st.Caches != 1 {
+		t.Errorf("before %+v, after %+v", full, st)
+	}
+	m := numbered(1)
+	if h := a.Get(keyOf(m), clk.now); h.State != Miss {
+		t.Errorf("dropped id: %+v", h)
+	}
+	if h := b.Get(keyOf(m), clk.now); h.State != Fresh {
+		t.Errorf("retained id: %+v", h)
+	}
+	if e, err := a.Put(keyOf(m), m); err != nil || e.TTL() != 0 {
+		t.Errorf("Put by a retired handle = %v, %v", e, err)
+	}
+	if _, err := a.PutFailure(keyFor("x.", dns.TypeA), servfail("x.")); err != nil {
+		t.Error(err)
+	}
+	if got := s.Stats(); got != st {
+		t.Errorf("a retired handle keeps: %+v, was %+v", got, st)
+	}
+	again := s.Cache("a", Policy{})
+	if _, err := again.Put(keyOf(m), m); err != nil {
+		t.Fatal(err)
+	}
+	if h := again.Get(keyOf(m), clk.now); h.State != Fresh {
+		t.Errorf("opened again: %+v", h)
+	}
+}
+
+func TestEntryCaps(t *testing.T) {
+	for _, shards := range []int{1, 3, 8} {
+		for _, limit := range []int{1, 7, 64} {
+			s := New(Options{Shards: shards})
+			c := s.Cache("zone", Policy{Success: Class{Entries: limit}, Denial: Class{Entries: limit}, ServFail: time.Minute})
+			neighbour := s.Cache("other", Policy{})
+			for i := range 400 {
+				m := numbered(i)
+				denied := nxdomain(t, fmt.Sprintf("no-%d.example.", i), soa60of300)
+				failed := servfail(fmt.Sprintf("broken-%d.example.", i))
+				for _, c := range []*Cache{c, neighbour} {
+					mustPut(t, c, m)
+					mustPut(t, c, denied)
+				}
+				if _, err := c.PutFailure(keyOf(failed), failed); err != nil {
+					t.Fatal(err)
+				}
+			}
+			perShard := (limit + shards - 1) / shards
+			st := c.Stats()
+			for kind, k := range map[Kind]KindStats{Success: st.Success, Denial: st.Denial, Failure: st.Failure} {
+				if k.Entries != perShard*shards || k.Entries >= limit+shards {
+					t.Errorf("%d shards, cap %d: %d of kind %v", shards, limit, k.Entries, kind)
+				}
+				if k.Evicted.Cap != uint64(400-k.Entries) || k.Evicted.Budget != 0 {
+					t.Errorf("%v evicted: %+v", kind, k.Evicted)
+				}
+			}
+			if n := neighbour.Stats(); n.Success.Entries != 400 || n.Denial.Entries != 400 {
+				t.Errorf("a cap reaches another id: %+v", n)
+			}
+		}
+	}
+}
+
+func mustPut(t testing.TB, c *Cache, m *dns.Msg) *Entry {
+	t.Helper()
+	e, err := c.Put(keyOf(m), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// The least recently used entry goes first, whatever its id and kind.
+func TestEvictionOrder(t *testing.T) {
+	clk := newClock()
+	size := mustPut(t, New(Options{}).Cache("x", Policy{}), numbered(0)).size()
+	s := New(Options{Shards: 1, Bytes: 4 * size, Now: clk.Now})
+	a, b := s.Cache("a", Policy{}), s.Cache("b", Policy{})
+	put := func(c *Cache, i int) { clk.advance(time.Millisecond); mustPut(t, c, numbered(i)) }
+	has := func(c *Cache, i int) bool {
+		return c.Get(keyOf(numbered(i)), clk.now).State == Fresh
+	}
+	put(a, 1)
+	put(b, 2)
+	put(a, 3)
+	put(b, 4)
+	clk.advance(time.Millisecond)
+	if !has(a, 1) { // now 2 is the oldest, in b
+		t.Fatal("1 is gone before the budget is full")
+	}
+	put(a, 5)
+	clk.advance(time.Millisecond)
+	if has(b, 2) || !has(a, 5) || !has(a, 1) || !has(b, 4) {
+		t.Error("2 should have gone")
+	}
+	put(a, 6) // now 3 is, in a
+	if has(a, 3) || !has(a, 1) || !has(b, 4) {
+		t.Error("3 should have gone")
+	}
+	if sa, sb := a.Stats().Success.Evicted, b.Stats().Success.Evicted; sa.Budget != 1 || sb.Budget != 1 || sa.Cap+sb.Cap != 0 {
+		t.Errorf("evicted %+v, %+v", sa, sb)
+	}
+}
+
+func TestBudget(t *testing.T) {
+	const budget = 256 << 10
+	for _, shards := range []int{1, 4} {
+		s := New(Options{Bytes: budget, Shards: shards})
+		a, b := s.Cache("a", Policy{ServFail: time.Minute}), s.Cache("b", Policy{})
+		rnd := rand.New(rand.NewPCG(1, 2))
+		for i := range 5000 {
+			m := numbered(rnd.IntN(3000))
+			for range rnd.IntN(20) {
+				m.Answer = append(m.Answer, m.Answer[0])
+			}
+			switch i % 4 {
+			case 0:
+				mustPut(t, b, m)
+			case 1:
+				mustPut(t, a, nxdomain(t, m.Question[0].Name, soa60of300))
+			case 2:
+				if _, err := a.PutFailure(keyOf(m), servfail(m.Question[0].Name)); err != nil {
+					t.Fatal(err)
+				}
+			default:
+				mustPut(t, a, m)
+			}
+			if st := s.Stats(); st.Bytes > budget {
+				t.Fatalf("%d bytes after %d puts", st.Bytes, i)
+			}
+		}
+		checkAccounts(t, s, a, b)
+		if st := s.Stats(); st.Bytes < budget*9/10 {
+			t.Errorf("only %d of %d bytes used", st.Bytes, budget)
+		}
+		s.Retain(nil)
+		if st := s.Stats(); st.Bytes != 0 || st.Entries != 0 {
+			t.Errorf("after dropping all: %+v", st)
+		}
+	}
+}
+
+// checkAccounts recounts what the shards have added up.
+func checkAccounts(t *testing.T, s *Store, caches ...*Cache) {
+	t.Helper()
+	var bytes, entries int64
+	for _, c := range caches {
+		for _, set := range c.space.sets {
+			for k := range set.bins {
+				for _, e := range set.bins[k].lru.Values() {
+					bytes += e.size()
+					entries++
+				}
+			}
+		}
+	}
+	if st := s.Stats(); st.Bytes != bytes || int64(st.Entries) != entries {
+		t.Errorf("accounted %+v, found %d entries of %d bytes", st, entries, bytes)
+	}
+}
+
+func TestTooLargeForAShare(t *testing.T) {
+	s := New(Options{Bytes: 4096, Shards: 2})
+	c := s.Cache("zone", Policy{})
+	small := mustPut(t, c, numbered(0))
+	m := numbered(1)
+	for range 200 {
+		m.Answer = append(m.Answer, m.Answer[0])
+	}
+	e := mustPut(t, c, m)
+	if len(unpackAged(t, e, 0).Answer) != 201 || e.TTL() != 0 {
+		t.Error("the entry lacks records, or claims to be kept")
+	}
+	now := time.Now()
+	if c.Get(keyOf(m), now).State != Miss || c.Get(keyOf(numbered(0)), now).Entry != small {
+		t.Errorf("kept, or others made room: %+v", s.Stats())
+	}
+}
+
+func TestDefaultShards(t *testing.T) {
+	for _, tt := range []struct {
+		bytes     int64
+		low, high int
+	}{{1, 1, 1}, {minShardBytes, 1, 1}, {4 * minShardBytes, 1, 4}, {1 << 40, 1, maxShards}} {
+		if n := defaultShards(tt.bytes); n < tt.low || n > tt.high {
+			t.Errorf("%d bytes: %d shards", tt.bytes, n)
+		}
+	}
+	s := New(Options{Shards: 7})
+	seen := make(map[int]bool)
+	for i := range 1000 {
+		seen[s.shardOf(s.hash(keyOf(numbered(i))))] = true
+	}
+	if len(seen) != 7 {
+		t.Errorf("%d of 7 shards used", len(seen))
+	}
+}
+
+// Two keys of one hash share a slot, and neither gets the other's answer.
+func TestHashCollision(t *testing.T) {
+	f := newFixture(t, Policy{})
+	a, b := f.put(t, keyOf(numbered(1)), numbered(1)), keyOf(numbered(2))
+	set := f.set(f.store.hash(b))
+	set.shard.mu.Lock()
+	set.add(f.store.hash(b), a, 10)
+	set.shard.mu.Unlock()
+	if h := f.get(b); h.State != Miss {
+		t.Errorf("answered by another key: %+v", h)
+	}
+	e := f.put(t, b, numbered(2))
+	if h := f.get(b); h.Entry != e {
+		t.Errorf("after Put: %+v", h)
+	}
+	checkAccounts(t, f.store, f.Cache)
+}
+
+// For the race detector, and to see the accounts balance afterwards.
+func TestConcurrentUse(t *testing.T) {
+	s := New(Options{Bytes: 64 << 10, Shards: 2})
+	p := Policy{Success: Class{Entries: 50}, StaleFor: time.Hour, ServFail: time.Second, Prefetch: Prefetch{Amount: 1, Percentage: 100}}
+	var msgs [100]*dns.Msg
+	for i := range msgs {
+		msgs[i] = numbered(i)
+	}
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			buf := make([]byte, 0, 512)
+			for i := range 1000 {
+				m := msgs[(i*7+g)%len(msgs)]
+				c := s.Cache([]string{"a", "b"}[i%2], p)
+				h := c.Get(keyOf(m), time.Now())
+				if h.Entry != nil {
+					buf = append(buf[:0], h.Entry.Msg()...)
+					h.Entry.AgeTTLs(buf, h.Age)
+				}
+				if h.State == Miss || h.Refresh {
+					if _, err := c.Put(keyOf(m), m); err != nil {
+						t.Error(err)
+					}
+				}
+				if i%50 == g {
+					s.Retain(map[string]bool{"a": true})
+				}
+				s.Stats()
+				c.Stats()
+			}
+		})
+	}
+	wg.Wait()
+	checkAccounts(t, s, s.Cache("a", p), s.Cache("b", p))
+}
