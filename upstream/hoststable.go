@@ -1,0 +1,85 @@
+package upstream
+
+import (
+	"encoding/hex"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// hostsTable holds the entries of hosts(5) in both directions.
+type hostsTable struct {
+	zones []string // names outside are left out
+	addrs map[string][]netip.Addr
+	names map[netip.Addr][]string // nil: no reverse entries are kept
+}
+
+func newHostsTable(zones []string, reverse bool) *hostsTable {
+	t := &hostsTable{zones: zones, addrs: make(map[string][]netip.Addr)}
+	if reverse {
+		t.names = make(map[netip.Addr][]string)
+	}
+	return t
+}
+
+// parse adds the lines of a hosts file. Lines that are no entry are ignored,
+// as libc does.
+func (t *hostsTable) parse(text []byte) {
+	for line := range strings.Lines(string(text)) {
+		line, _, _ = strings.Cut(line, "#")
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		if a, err := netip.ParseAddr(f[0]); err == nil {
+			t.add(a, f[1:])
+		}
+	}
+}
+
+// add enters names, in any case and with or without the final dot. An IPv6
+// zone is dropped: DNS has no room for it. Repeated entries count once.
+func (t *hostsTable) add(a netip.Addr, names []string) {
+	a = a.WithZone("")
+	for _, n := range names {
+		if _, ok := dns.IsDomainName(n); !ok {
+			continue
+		}
+		n = dns.CanonicalName(n)
+		if !within(t.zones, n) || slices.Contains(t.addrs[n], a) {
+			continue
+		}
+		t.addrs[n] = append(t.addrs[n], a)
+		if t.names != nil {
+			t.names[a] = append(t.names[a], n)
+		}
+	}
+}
+
+// reverseAddr returns the address that a canonical name under in-addr.arpa
+// (RFC 1035 section 3.5) or ip6.arpa (RFC 3596 section 2.5) stands for; the
+// zero Addr if it is none.
+func reverseAddr(name string) netip.Addr {
+	if rest, ok := strings.CutSuffix(name, ".in-addr.arpa."); ok {
+		f := strings.Split(rest, ".")
+		slices.Reverse(f)
+		a, err := netip.ParseAddr(strings.Join(f, "."))
+		if err != nil || !a.Is4() {
+			return netip.Addr{}
+		}
+		return a
+	}
+	rest, ok := strings.CutSuffix(name, ".ip6.arpa.")
+	if !ok || len(rest) != 63 {
+		return netip.Addr{}
+	}
+	f := strings.Split(rest, ".")
+	slices.Reverse(f)
+	b, err := hex.DecodeString(strings.Join(f, ""))
+	if err != nil || len(f) != 32 {
+		return netip.Addr{}
+	}
+	return netip.AddrFrom16([16]byte(b))
+}

@@ -1,0 +1,83 @@
+package upstream
+
+import (
+	"crypto/tls"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// noEDNSFor is how long a server that choked on our OPT record is asked
+// without one.
+const noEDNSFor = 15 * time.Minute
+
+// server is an Endpoint and what we know of it.
+type server struct {
+	Endpoint
+	to      string // host:port, as dialled and as a metric label
+	tls     *tls.Config
+	idle    connStack
+	metrics *endpointMetrics
+	noEDNS  atomic.Int64  // Unix nanoseconds until which it gets no OPT record
+	gone    chan struct{} // closed when retired
+
+	mu      sync.Mutex
+	fails   int  // in a row
+	dead    bool // MaxFails were reached
+	probing bool
+	retired bool
+}
+
+// newServer needs p.mu held.
+func (p *Pool) newServer(e Endpoint) *server {
+	s := &server{Endpoint: e, to: e.Addr.String(), gone: make(chan struct{})}
+	s.metrics = p.cfg.Metrics.acquire(s.to)
+	if e.TLS {
+		s.tls = endpointTLS(p.tls, e)
+	}
+	if p.stopped {
+		s.retire()
+	}
+	return s
+}
+
+// retire closes the idle connections and ends the keeping of new ones, the
+// probes and the metrics. Exchanges under way are not disturbed.
+func (s *server) retire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.retired {
+		return
+	}
+	s.retired = true
+	close(s.gone)
+	s.idle.close()
+	s.setDead(false)
+	s.metrics.release()
+}
+
+// name is how errors and logs call the server.
+func (s *server) name() string {
+	if s.ServerName != "" {
+		return s.to + " (" + s.ServerName + ")"
+	}
+	return s.to
+}
+
+func (s *server) takesEDNS(now time.Time) bool { return now.UnixNano() >= s.noEDNS.Load() }
+
+func (s *server) refusesEDNS(now time.Time) { s.noEDNS.Store(now.Add(noEDNSFor).UnixNano()) }
+
+// setDead changes dead and reports whether that was a change; s.mu is held.
+func (s *server) setDead(dead bool) (changed bool) {
+	if s.dead == dead {
+		return false
+	}
+	s.dead = dead
+	if dead {
+		s.metrics.addDown(1)
+	} else {
+		s.metrics.addDown(-1)
+	}
+	return true
+}
