@@ -1,0 +1,42 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Ask sends addr a query over UDP that a Server answers by itself, whatever
+// its zones: the version in class CH, which it refuses. Any reply to it proves
+// the path from socket to socket. It asks again every quarter second until ctx
+// is done.
+func Ask(ctx context.Context, addr netip.AddrPort) error {
+	const wait = 250 * time.Millisecond
+	var last error
+	for ctx.Err() == nil {
+		if last = askOnce(ctx, addr, wait); last == nil {
+			return nil
+		}
+		if errors.Is(last, net.ErrClosed) {
+			break
+		}
+	}
+	return errors.Join(last, ctx.Err())
+}
+
+func askOnce(ctx context.Context, addr netip.AddrPort, wait time.Duration) error {
+	m := new(dns.Msg)
+	m.SetQuestion("version.bind.", dns.TypeTXT)
+	m.Question[0].Qclass = dns.ClassCHAOS
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	_, _, err := new(dns.Client).ExchangeContext(ctx, m, addr.String())
+	if err != nil {
+		<-ctx.Done() // refused at once: do not ask in a tight loop
+	}
+	return err
+}

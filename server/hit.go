@@ -1,0 +1,131 @@
+package server
+
+import (
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/cache"
+)
+
+// Extended DNS Errors that replies carry, RFC 8914 §4 and RFC 9824 §3.4.
+const (
+	edeOther                = 0
+	edeStaleAnswer          = 3
+	edeCachedError          = 13
+	edeNotReady             = 14
+	edeStaleNXDOMAIN        = 19
+	edeNoReachableAuthority = 22
+	edeSynthesized          = 29
+	edeInvalidQueryType     = 30
+)
+
+// tryHit appends the reply to q, which parsed with verdict v, if it can be had
+// without waiting: an answer from the cache, or an error. It returns false
+// when the query has to be resolved; q.zone and q.key are set then.
+func (s *Server) tryHit(dst []byte, l *listener, worker int, q *Query, v verdict) ([]byte, bool) {
+	if v != accept {
+		return s.replyUnresolved(appendVerdict(dst, q, v), l, worker, q), true
+	}
+	q.zone = l.table.Load().find(q.lower)
+	if q.zone == nil {
+		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{}), l, worker, q), true
+	}
+	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd())
+	if q.zone.Cache == nil {
+		return dst, false
+	}
+	hit := q.zone.Cache.Get(q.key, q.start)
+	o := outcome{plugin: pluginCache}
+	switch {
+	case hit.State == cache.Fresh, hit.State == cache.Stale && !hit.Verify:
+		v, known := s.hitView(q, hit.Entry)
+		if !known {
+			if hit.Refresh {
+				hit.Entry.RefreshDone()
+			}
+			return dst, false
+		}
+		o.normalised = v.result
+		v = q.zone.Normalise.shown(hit.Entry, v)
+		if o.stale = hit.State == cache.Stale; o.stale {
+			v = v.asStale()
+		}
+		dst = appendEntry(dst, q, hit.Entry, hit.Age, true, v)
+	case hit.State == cache.Failed && s.standsIn(q):
+		dst = appendError(dst, q, dns.RcodeSuccess, standIn())
+		o.normalised = repaired
+	case hit.State == cache.Failed:
+		dst = appendError(dst, q, dns.RcodeServerFailure, ede{set: true, code: edeCachedError})
+	default:
+		return dst, false
+	}
+	if hit.Refresh {
+		s.refresh(q, hit.Entry)
+	}
+	_, o.lookup = hitKind(hit)
+	o.rcode = replyRcode(dst)
+	s.record(worker, q, dst, o)
+	return dst, true
+}
+
+// hitView is how the zone sees an answer from its cache. It returns false if
+// that cannot be said without asking upstream.
+func (s *Server) hitView(q *Query, e *cache.Entry) (view, bool) {
+	if e.Kind() == cache.Success {
+		return asIs(e, notJudged), true
+	}
+	n := q.zone.Normalise
+	v, done := n.judge(q, e)
+	if done {
+		return v, true
+	}
+	sib, ok := q.zone.cachedSibling(q, q.start)
+	if !ok {
+		return v, false
+	}
+	q.zone.stats.sibling(fromCache)
+	return n.verdict(e, sib), true
+}
+
+// hitKind is the rcode of a reply from the cache and how it is counted.
+func hitKind(h cache.Hit) (rcode int, kind lookup) {
+	if h.State == cache.Failed {
+		return dns.RcodeServerFailure, lookupServfail
+	}
+	if h.Entry.Kind() == cache.Denial {
+		return h.Entry.Rcode(), lookupDenial
+	}
+	return h.Entry.Rcode(), lookupSuccess
+}
+
+// asStale adds the Extended DNS Error of an expired answer, unless there is
+// more to say.
+func (v view) asStale() view {
+	switch {
+	case v.note.set:
+	case v.rcode == dns.RcodeNameError:
+		v.note = ede{set: true, code: edeStaleNXDOMAIN}
+	default:
+		v.note = ede{set: true, code: edeStaleAnswer}
+	}
+	return v
+}
+
+// record counts and, where the zone asks for it, logs a reply.
+func (s *Server) record(worker int, q *Query, reply []byte, o outcome) {
+	o.size = len(reply)
+	o.took = s.clock().Sub(q.start)
+	q.zone.stats.record(worker, q, o)
+	if q.zone.Log != nil {
+		q.zone.Log.write(q, reply, o)
+	}
+}
+
+// replyUnresolved counts a reply to something that belongs to no zone and
+// returns it.
+func (s *Server) replyUnresolved(reply []byte, l *listener, worker int, q *Query) []byte {
+	l.unzoned.record(worker, q, outcome{rcode: replyRcode(reply), size: len(reply), took: s.clock().Sub(q.start)})
+	return reply
+}
+
+// replyRcode is the rcode in a reply's header.
+func replyRcode(reply []byte) int { return int(reply[3]) & rcodeMask }

@@ -1,0 +1,158 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Binding is an address to serve and the zones served there. An unspecified
+// address with zone "" is every address of the host, both families.
+type Binding struct {
+	Addr  netip.AddrPort
+	Zones []*Zone
+}
+
+// listener serves one address over UDP and TCP.
+type listener struct {
+	addr    netip.AddrPort
+	table   atomic.Pointer[zoneTable]
+	unzoned *zoneStats // of what matches no zone or is no question
+	closing atomic.Bool
+
+	udp []*udpSocket
+	tcp *tcpListener
+
+	readers sync.WaitGroup // goroutines reading the sockets
+	jobs    sync.WaitGroup // misses being resolved; Add only from readers
+}
+
+func (l *listener) String() string { return "dns://" + l.addr.String() }
+
+// network makes the Go network name for "udp" or "tcp" on this address.
+func (l *listener) network(proto string) string {
+	if l.addr.Addr().Is4() {
+		return proto + "4"
+	}
+	if l.addr.Addr().IsUnspecified() {
+		return proto // dual-stack
+	}
+	return proto + "6"
+}
+
+// deadPeer is an address that never sends to us: our own, from a port that
+// nobody uses as a source.
+func (l *listener) deadPeer() unix.Sockaddr {
+	const port = 1
+	a := l.addr.Addr()
+	switch {
+	case a.Is4() && a.IsUnspecified():
+		return &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
+	case a.Is4():
+		return &unix.SockaddrInet4{Port: port, Addr: a.As4()}
+	case a.IsUnspecified():
+		// The socket takes both families, and a host may lack IPv6.
+		return &unix.SockaddrInet6{Port: port, Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}).As16()}
+	}
+	return &unix.SockaddrInet6{Port: port, Addr: a.As16()}
+}
+
+// open opens all sockets of the listener but reads none of them yet.
+func (s *Server) open(ctx context.Context, addr netip.AddrPort) (*listener, error) {
+	l := &listener{addr: addr}
+	l.unzoned = s.metrics.zone(l.String(), noZone)
+	for i := range s.workers {
+		u, err := s.listenUDP(ctx, l, i)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("listen on %v: %w", addr, err), l.closeSockets())
+		}
+		l.udp = append(l.udp, u)
+	}
+	t, err := s.listenTCP(ctx, l)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on %v: %w", addr, err), l.closeSockets())
+	}
+	l.tcp = t
+	return l, nil
+}
+
+// serve starts the readers. They end when stop is called; an error that ends
+// one earlier goes to fail.
+func (l *listener) serve(fail func(error)) {
+	for _, u := range l.udp {
+		l.readers.Go(func() {
+			if err := u.serve(); err != nil {
+				fail(err)
+			}
+		})
+	}
+	l.readers.Go(func() {
+		if err := l.tcp.serve(); err != nil {
+			fail(err)
+		}
+	})
+}
+
+// stop takes the listener out of service without losing what it has been
+// sent: new datagrams go to other sockets on the address, those queued are
+// answered, look-ups under way finish or ctx ends them.
+func (l *listener) stop(ctx context.Context) error {
+	l.closing.Store(true)
+	var errs []error
+	for _, u := range l.udp {
+		errs = append(errs, u.handOver(), u.conn.SetReadDeadline(time.Unix(1, 0)))
+	}
+	errs = append(errs, l.tcp.stopAccepting())
+	l.readers.Wait()
+	for _, u := range l.udp {
+		errs = append(errs, u.conn.SetReadDeadline(time.Time{}))
+		u.drain()
+	}
+	errs = append(errs, l.wait(ctx), l.closeSockets())
+	l.jobs.Wait()
+	return errors.Join(errs...)
+}
+
+// wait waits for the look-ups under way and the TCP connections, until ctx is
+// done.
+func (l *listener) wait(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		l.tcp.finish()
+		l.jobs.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		l.tcp.abort()
+		<-done
+		return fmt.Errorf("drain %v: %w", l, context.Cause(ctx))
+	}
+}
+
+func (l *listener) closeSockets() error {
+	var errs []error
+	for _, u := range l.udp {
+		errs = append(errs, ignoreClosed(u.conn.Close()))
+	}
+	if l.tcp != nil {
+		errs = append(errs, ignoreClosed(l.tcp.ln.Close()))
+	}
+	return errors.Join(errs...)
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

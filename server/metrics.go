@@ -1,0 +1,220 @@
+package server
+
+import (
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics counts what the server does, under CoreDNS's names where the
+// meaning is CoreDNS's. Queries are counted in arrays of atomics, one set for
+// each reader, and summed when scraped: no label is looked up for a query.
+type Metrics struct {
+	workers int
+
+	discarded   atomic.Uint64 // messages that are no queries
+	sendErrors  atomic.Uint64
+	tcpRejected atomic.Uint64
+	missLimited atomic.Uint64
+	panics      atomic.Uint64
+
+	mu    sync.Mutex
+	zones map[[2]string]*zoneStats // by server and zone label; kept across reloads
+	descs *descs
+}
+
+// NewMetrics makes the counters and registers them. workers is the number of
+// readers that count, at least 1.
+func NewMetrics(reg prometheus.Registerer, workers int) (*Metrics, error) {
+	m := &Metrics{workers: workers, zones: make(map[[2]string]*zoneStats), descs: newDescs()}
+	return m, reg.Register(m)
+}
+
+// zone returns the counters of a zone as served on one address. Queries that
+// match no zone, or are no questions, count under zone "dropped" as CoreDNS
+// has it.
+func (m *Metrics) zone(server, zone string) *zoneStats {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := [2]string{server, zone}
+	z, ok := m.zones[k]
+	if !ok {
+		z = new(zoneStats)
+		for range m.workers {
+			z.shards = append(z.shards, new(statShard))
+		}
+		m.zones[k] = z
+	}
+	return z
+}
+
+// Label values, all bounded.
+var (
+	protoLabels  = [...]string{"udp", "tcp"}
+	familyLabels = [...]string{"1", "2"} // IANA address family numbers
+	pluginLabels = [...]string{"", "cache", "forward", "hosts", "sample"}
+	// typeCodes are the types that coredns_dns_requests_total tells apart.
+	typeCodes = [...]uint16{
+		dns.TypeA, dns.TypeAAAA, dns.TypeMX, dns.TypeSOA, dns.TypeCNAME, dns.TypePTR, dns.TypeTXT, dns.TypeNS,
+		dns.TypeSRV, dns.TypeDS, dns.TypeDNSKEY, dns.TypeRRSIG, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeHTTPS,
+		dns.TypeSVCB, dns.TypeNAPTR, dns.TypeANY,
+	}
+	durationBounds = prometheus.ExponentialBuckets(0.00025, 2, 16) // seconds
+	sizeBounds     = []float64{0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3}
+)
+
+const (
+	numTypes   = len(typeCodes) + 1 // and the rest
+	numRcodes  = 25                 // 0 to 23, and the rest
+	numPlugins = len(pluginLabels)
+)
+
+// Kinds of cache look-up results.
+type lookup int
+
+const (
+	lookupNone lookup = iota // the zone has no cache
+	lookupMiss
+	lookupSuccess
+	lookupDenial
+	lookupServfail
+	numLookups
+)
+
+// zoneStats are the counters of one zone on one address.
+type zoneStats struct {
+	shards []*statShard
+}
+
+// statShard is written by one UDP reader, and the first one by TCP and misses
+// as well.
+type statShard struct {
+	requests  [2][2][numTypes]atomic.Uint64
+	responses [numPlugins][numRcodes]atomic.Uint64
+	lookups   [numLookups]atomic.Uint64
+	do        atomic.Uint64
+	stale     atomic.Uint64
+	prefetch  atomic.Uint64
+	judged    [2][numNormalised]atomic.Uint64 // A and AAAA
+	siblings  [numSiblingSources]atomic.Uint64
+	waited    histogram    // for a sibling, seconds
+	duration  [2]histogram // seconds; by hit (0) or miss (1): summed when exported
+	reqSize   [2]histogram // octets, by protocol
+	respSize  [2]histogram
+	_         [64]byte
+}
+
+// histogram is a Prometheus histogram with at most 16 bounds.
+type histogram struct {
+	buckets [17]atomic.Uint64
+	sum     atomic.Uint64 // in the unit given to observe
+}
+
+// observe counts v; bounds are in v's unit divided by scale.
+func (h *histogram) observe(v uint64, bounds []float64, scale float64) {
+	x := float64(v) / scale
+	i := 0
+	for i < len(bounds) && x > bounds[i] {
+		i++
+	}
+	h.buckets[i].Add(1)
+	h.sum.Add(v)
+}
+
+func typeIndex(qtype uint16) int {
+	for i, t := range typeCodes {
+		if t == qtype {
+			return i
+		}
+	}
+	return len(typeCodes)
+}
+
+func rcodeIndex(rcode int) int { return min(rcode, numRcodes-1) }
+
+func pluginIndex(name string) int {
+	for i, p := range pluginLabels {
+		if p == name {
+			return i
+		}
+	}
+	return 0
+}
+
+func boolIndex(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// outcome is what record needs to know of one reply.
+type outcome struct {
+	rcode  int
+	size   int // octets
+	plugin int // index into pluginLabels
+	lookup lookup
+	stale  bool
+	waited bool // the reply was not to be had at once
+	took   time.Duration
+
+	normalised normalised
+}
+
+// record counts one query and its reply.
+func (z *zoneStats) record(worker int, q *Query, o outcome) {
+	s := z.shards[worker]
+	proto := boolIndex(q.tcp)
+	s.requests[proto][boolIndex(!q.client.Addr().Is4())][typeIndex(q.qtype)].Add(1)
+	s.responses[o.plugin][rcodeIndex(o.rcode)].Add(1)
+	s.lookups[o.lookup].Add(1)
+	if q.do {
+		s.do.Add(1)
+	}
+	if o.stale {
+		s.stale.Add(1)
+	}
+	if o.normalised != notJudged {
+		z.judged(worker, q.qtype, o.normalised)
+	}
+	s.duration[boolIndex(o.waited || o.plugin != pluginCache)].observe(uint64(max(o.took, 0)), durationBounds, 1e9)
+	s.reqSize[proto].observe(uint64(q.size), sizeBounds, 1)
+	s.respSize[proto].observe(uint64(o.size), sizeBounds, 1)
+}
+
+// judged counts one application of the normalising rule.
+func (z *zoneStats) judged(worker int, qtype uint16, r normalised) {
+	z.shards[worker].judged[boolIndex(qtype == dns.TypeAAAA)][r].Add(1)
+}
+
+// sibling counts where the other type's answer came from.
+func (z *zoneStats) sibling(from siblingSource) { z.shards[0].siblings[from].Add(1) }
+
+// siblingWaited counts how long a reply waited for it.
+func (z *zoneStats) siblingWaited(d time.Duration) {
+	z.shards[0].waited.observe(uint64(max(d, 0)), durationBounds, 1e9)
+}
+
+// pluginCache is the index of "cache" in pluginLabels.
+const pluginCache = 1
+
+func rcodeLabel(i int) string {
+	if i == numRcodes-1 {
+		return "other"
+	}
+	if s, ok := dns.RcodeToString[i]; ok {
+		return s
+	}
+	return strconv.Itoa(i)
+}
+
+func typeLabel(i int) string {
+	if i == len(typeCodes) {
+		return "other"
+	}
+	return dns.TypeToString[typeCodes[i]]
+}

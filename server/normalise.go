@@ -1,0 +1,423 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/cache"
+)
+
+// Normalise is how a zone makes up for upstreams that answer NOERROR without
+// records for names that do not exist (the normalize directive). It is a view:
+// the cache keeps what upstream said, and every reply is judged against what is
+// known of the name at that moment.
+type Normalise struct {
+	observe  bool // count, and reply as upstream said
+	bare     bool // only answers without SOA are suspect
+	repair   bool
+	timeout  time.Duration
+	ttl      uint32 // seconds
+	suffixes [][]byte
+	except   [][]byte
+}
+
+// NormaliseConfig is the normalize directive. Names are fully qualified.
+type NormaliseConfig struct {
+	Suffixes []string
+	Except   []string
+	Observe  bool
+	Bare     bool
+	Repair   bool
+	Timeout  time.Duration // of the wait for the other type's answer
+	TTL      time.Duration // at most, of replies without certainty or SOA
+}
+
+// NewNormalise makes a Normalise; nil if there is no suffix to act on.
+func NewNormalise(c NormaliseConfig) (*Normalise, error) {
+	n := &Normalise{
+		observe: c.Observe, bare: c.Bare, repair: c.Repair,
+		timeout: c.Timeout, ttl: uint32(c.TTL / time.Second),
+	}
+	var err error
+	if n.suffixes, err = wireNames(c.Suffixes); err != nil {
+		return nil, err
+	}
+	if n.except, err = wireNames(c.Except); err != nil {
+		return nil, err
+	}
+	if len(n.suffixes) == 0 {
+		return nil, nil
+	}
+	return n, nil
+}
+
+func wireNames(names []string) ([][]byte, error) {
+	var out [][]byte
+	for _, s := range names {
+		name, err := wireName(s)
+		if err != nil {
+			return nil, fmt.Errorf("domain name %q: %w", s, err)
+		}
+		out = append(out, name)
+	}
+	return out, nil
+}
+
+// view is what a reply makes of an entry.
+type view struct {
+	rcode  int // of the reply
+	maxTTL uint32
+	note   ede
+	result normalised
+}
+
+// normalised is how a denial was judged, for the metrics.
+type normalised int
+
+const (
+	notJudged normalised = iota
+	rewritten
+	repaired
+	siblingData
+	siblingUnknown
+	outDNSSEC
+	outCNAME
+	outReferral
+	outScope
+	kept // NXDOMAIN that stays NXDOMAIN
+	numNormalised
+)
+
+// noMaxTTL leaves TTLs alone.
+const noMaxTTL = ^uint32(0)
+
+// shown is the view that goes into the reply: when only observing, none.
+func (n *Normalise) shown(e *cache.Entry, v view) view {
+	if n != nil && n.observe {
+		return view{rcode: e.Rcode(), maxTTL: noMaxTTL, result: v.result}
+	}
+	return v
+}
+
+// asIs is the view that changes nothing.
+func asIs(e *cache.Entry, r normalised) view {
+	return view{rcode: e.Rcode(), maxTTL: noMaxTTL, result: r}
+}
+
+// denial is what the rule wants to know of a reply without an answer.
+type denial struct {
+	nxdomain bool
+	soa, ns  bool
+	nsec     bool // an NSEC record of the very name
+	nxname   bool // and its type map holds NXNAME (RFC 9824 §2)
+}
+
+// judge sorts out, without looking at the other type, what needs no verdict.
+// It returns false if the sibling decides. A nil Normalise judges nothing.
+func (n *Normalise) judge(q *Query, e *cache.Entry) (view, bool) {
+	if n == nil || q.qtype != dns.TypeA && q.qtype != dns.TypeAAAA {
+		return asIs(e, notJudged), true
+	}
+	msg := e.Msg()
+	flags := binary.BigEndian.Uint16(msg[2:])
+	nxdomain := e.Rcode() == dns.RcodeNameError
+	if e.Rcode() != dns.RcodeSuccess && !nxdomain || flags&flagTC != 0 {
+		return asIs(e, notJudged), true
+	}
+	if binary.BigEndian.Uint16(msg[6:]) > 0 {
+		return asIs(e, answerKind(msg, q)), true
+	}
+	if q.do || q.cd() || flags&flagAD != 0 {
+		return asIs(e, outDNSSEC), true
+	}
+	if !n.inScope(q.lower) {
+		return asIs(e, outScope), true
+	}
+	v, done := n.judgeDenial(e, readDenial(msg, q))
+	if done && v.result == rewritten && q.zone.knownSibling(q, q.start).hasData() {
+		return asIs(e, siblingData), true // a proof of before
+	}
+	return v, done
+}
+
+// judgeDenial judges by the authority section.
+func (n *Normalise) judgeDenial(e *cache.Entry, d denial) (view, bool) {
+	switch {
+	case d.nxdomain && !n.repair:
+		return asIs(e, notJudged), true
+	case d.nxdomain:
+		return view{}, false
+	case d.ns && !d.soa:
+		return asIs(e, outReferral), true
+	case n.bare && d.soa:
+		return asIs(e, outScope), true
+	case d.nsec && !d.nxname:
+		return asIs(e, outDNSSEC), true
+	case d.nxname:
+		return n.nxdomain(e, noMaxTTL), true
+	}
+	return view{}, false
+}
+
+// answerKind tells an answer that ends in a CNAME or DNAME, which may look
+// empty to a client, from one with data.
+func answerKind(msg []byte, q *Query) normalised {
+	alias := false
+	count := int(binary.BigEndian.Uint16(msg[6:]))
+	for r := range recordsOf(msg) {
+		if count--; count < 0 {
+			break
+		}
+		if r.typ == q.qtype {
+			return notJudged
+		}
+		alias = alias || r.typ == dns.TypeCNAME || r.typ == dns.TypeDNAME
+	}
+	if alias {
+		return outCNAME
+	}
+	return notJudged
+}
+
+// inScope reports whether name is strictly below a suffix and in none of the
+// exceptions.
+func (n *Normalise) inScope(name []byte) bool {
+	for _, x := range n.except {
+		if isBelow(name, x) || bytes.Equal(name, x) {
+			return false
+		}
+	}
+	for _, s := range n.suffixes {
+		if isBelow(name, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// isBelow reports whether name is a proper subdomain of suffix, both in
+// lower-case wire format.
+func isBelow(name, suffix []byte) bool {
+	if !bytes.HasSuffix(name, suffix) {
+		return false
+	}
+	// The octets match; the labels do if one of name's begins there.
+	cut := len(name) - len(suffix)
+	off := 0
+	for off < cut {
+		off += 1 + int(name[off])
+	}
+	return off == cut && cut > 0
+}
+
+// readDenial reads the authority section of msg, a denial.
+func readDenial(msg []byte, q *Query) denial {
+	d := denial{nxdomain: int(msg[3])&rcodeMask == dns.RcodeNameError}
+	for r := range recordsOf(msg) {
+		switch r.typ {
+		case dns.TypeSOA:
+			d.soa = true
+		case dns.TypeNS:
+			d.ns = true
+		case dns.TypeNSEC:
+			if r.ownerIs(msg, q.lower) {
+				d.nsec = true
+				d.nxname = d.nxname || nsecHas(msg[r.rdata:r.end], dns.TypeNXNAME)
+			}
+		}
+	}
+	return d
+}
+
+// sibling is what is known of the other address type of a name.
+type sibling struct {
+	entry *cache.Entry // nil: nothing, or a failure
+	left  uint32       // seconds that entry is still good for
+	stale bool
+	late  bool // asked for, and not there in time
+}
+
+// verdict judges e by the sibling: the table of the rule.
+func (n *Normalise) verdict(e *cache.Entry, s sibling) view {
+	nxdomain := e.Rcode() == dns.RcodeNameError
+	switch {
+	case s.hasData() && nxdomain:
+		v := view{rcode: dns.RcodeSuccess, maxTTL: min(s.left, n.boundTTL(e)), result: repaired}
+		v.note = ede{set: true, code: edeSynthesized, text: "NXDOMAIN, but the name has an address of the other type"}
+		return v
+	case s.hasData():
+		return asIs(e, siblingData)
+	case nxdomain && s.late:
+		// The client's own query for the other type may yet bring data.
+		return view{rcode: dns.RcodeSuccess, maxTTL: n.ttl, result: siblingUnknown}
+	case nxdomain:
+		return asIs(e, kept)
+	case s.denies():
+		return n.nxdomain(e, s.left)
+	}
+	return view{rcode: e.Rcode(), maxTTL: n.ttl, result: siblingUnknown}
+}
+
+// nxdomain is the view of an empty answer for a name that does not exist.
+func (n *Normalise) nxdomain(e *cache.Entry, left uint32) view {
+	return view{
+		rcode: dns.RcodeNameError, maxTTL: min(left, n.boundTTL(e)), result: rewritten,
+		note: ede{set: true, code: edeSynthesized, text: "empty answer, and the name has no address of either type"},
+	}
+}
+
+// boundTTL is the TTL cap of a rewritten reply: its SOA's own TTL, or ours.
+func (n *Normalise) boundTTL(e *cache.Entry) uint32 {
+	for r := range recordsOf(e.Msg()) {
+		if r.typ == dns.TypeSOA {
+			return noMaxTTL
+		}
+	}
+	return n.ttl
+}
+
+// hasData reports whether the name exists with the sibling's type, or as an
+// alias: fresh or stale.
+func (s sibling) hasData() bool {
+	return s.entry != nil && binary.BigEndian.Uint16(s.entry.Msg()[6:]) > 0
+}
+
+// denies reports whether upstream says, freshly, that there is no data.
+func (s sibling) denies() bool {
+	if s.entry == nil || s.stale || s.hasData() {
+		return false
+	}
+	msg := s.entry.Msg()
+	flags := binary.BigEndian.Uint16(msg[2:])
+	rcode := s.entry.Rcode()
+	return flags&flagTC == 0 && (rcode == dns.RcodeSuccess || rcode == dns.RcodeNameError)
+}
+
+// standsIn reports whether the failure to answer q is to be an empty answer: the
+// name has an address of the other type, and a stub that gets SERVFAIL for one
+// of two (musl takes it for silence) would throw that away after five seconds.
+func (s *Server) standsIn(q *Query) bool {
+	return q.zone.Normalise.mayStandIn(q) && q.zone.knownSibling(q, s.clock()).hasData()
+}
+
+// mayStandIn reports whether q is a question for which standsIn may hold. A nil
+// Normalise has none.
+func (n *Normalise) mayStandIn(q *Query) bool {
+	if n == nil || n.observe || !n.repair || q.do || q.cd() || q.qtype != dns.TypeA && q.qtype != dns.TypeAAAA {
+		return false
+	}
+	return n.inScope(q.lower)
+}
+
+// standIn is the note of that empty answer.
+func standIn() ede {
+	return ede{set: true, code: edeSynthesized, text: "no answer for this type, but the name has an address of the other"}
+}
+
+// siblingSource is where a sibling's answer came from, for the metrics.
+type siblingSource int
+
+const (
+	fromCache siblingSource = iota
+	fromFlight
+	fromUpstream
+	numSiblingSources
+)
+
+// siblingQuery makes the question for the other address type.
+func (q *Query) siblingQuery(into *Query) *Query {
+	q.copyTo(into)
+	into.qtype = dns.TypeA + dns.TypeAAAA - q.qtype
+	into.key = cache.AppendKey(into.keyBuf[:0], into.lower, into.qtype, into.qclass, into.do, into.cd())
+	return into
+}
+
+// cachedSibling looks for the sibling where that costs no wait. It returns
+// false if upstream has to be asked.
+func (z *Zone) cachedSibling(q *Query, now time.Time) (sibling, bool) {
+	hit := z.peekSibling(q, now)
+	switch hit.State {
+	case cache.Fresh:
+		return sibling{entry: hit.Entry, left: secondsLeft(hit)}, true
+	case cache.Failed:
+		return sibling{}, true
+	}
+	return sibling{}, false
+}
+
+// peekSibling looks the sibling of q's question up.
+func (z *Zone) peekSibling(q *Query, now time.Time) cache.Hit {
+	var buf [maxKeyLen]byte
+	return z.peek(cache.AppendKey(buf[:0], q.lower, dns.TypeA+dns.TypeAAAA-q.qtype, q.qclass, q.do, q.cd()), now)
+}
+
+// knownSibling is what the cache holds of the sibling, fresh or expired: a
+// name that had an address is not taken for one that does not exist.
+func (z *Zone) knownSibling(q *Query, now time.Time) sibling {
+	hit := z.peekSibling(q, now)
+	switch hit.State {
+	case cache.Fresh:
+		return sibling{entry: hit.Entry, left: secondsLeft(hit)}
+	case cache.Stale:
+		return sibling{entry: hit.Entry, left: staleSiblingTTL, stale: true}
+	}
+	return sibling{}
+}
+
+// secondsLeft is how long a fresh hit stays one. With keepttl Age is 0, and
+// the whole TTL is what clients are told.
+func secondsLeft(h cache.Hit) uint32 {
+	ttl := uint32(h.Entry.TTL() / time.Second)
+	return ttl - min(h.Age, ttl)
+}
+
+// findSibling finds the sibling of q's question: in the cache, by joining the
+// query in flight, or by asking upstream, within the time that the rule gives.
+// To doubt NXDOMAIN takes longer: until it is settled there is no good reply.
+func (s *Server) findSibling(ctx context.Context, q *Query, nxdomain bool) (sibling, siblingSource) {
+	z, n := q.zone.Zone, q.zone.Normalise
+	if sib, ok := z.cachedSibling(q, s.clock()); ok {
+		return sib, fromCache
+	}
+	wait := n.timeout
+	if nxdomain {
+		wait = max(wait, standInWait)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, wait, errWaited)
+	defer cancel()
+	var other Query
+	a, shared, err := s.fly(ctx, q.siblingQuery(&other))
+	source := fromUpstream
+	if shared {
+		source = fromFlight
+	}
+	if err != nil {
+		sib := z.knownSibling(q, s.clock())
+		sib.late = errors.Is(err, errWaited)
+		return sib, source
+	}
+	sib := sibling{entry: a.entry, left: n.secondsLeft(a)}
+	if !sib.hasData() && !sib.denies() {
+		sib = z.knownSibling(q, s.clock())
+	}
+	return sib, source
+}
+
+// secondsLeft is how long what a flight brought is good for.
+func (n *Normalise) secondsLeft(a answer) uint32 {
+	left := uint32(a.entry.TTL() / time.Second)
+	if left == 0 {
+		return n.ttl // not kept: good for this reply
+	}
+	return left - min(a.age, left)
+}
+
+// staleSiblingTTL is the TTL in seconds of a reply that rests on expired data,
+// RFC 8767 §4.
+const staleSiblingTTL = 30

@@ -1,0 +1,276 @@
+package server
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	headerLen  = 12
+	maxNameLen = 255 // octets, RFC 1035 §2.3.4
+	minUDPSize = 512
+	maxUDPSize = 1232 // RFC 9715 §3: what crosses any path unfragmented
+)
+
+// Header bits of octets 2 and 3, RFC 1035 §4.1.1 and RFC 4035 §3.1.6.
+const (
+	flagQR     = 1 << 15
+	opcodeMask = 0xf << 11
+	flagAA     = 1 << 10
+	flagTC     = 1 << 9
+	flagRD     = 1 << 8
+	flagRA     = 1 << 7
+	flagAD     = 1 << 5
+	flagCD     = 1 << 4
+	rcodeMask  = 0xf
+)
+
+// Query is one question and who asked it. After parse, name points into the
+// buffer that was parsed; in a copy made by copyTo it does not.
+type Query struct {
+	id     uint16
+	flags  uint16
+	name   []byte // wire format, as the client spelt it
+	lower  []byte // the same in lower case
+	qtype  uint16
+	qclass uint16
+
+	opt     bool   // the client sent an OPT record (RFC 6891)
+	do      bool   // DNSSEC OK
+	udpSize uint16 // from OPT, as sent
+
+	size   int // octets of the whole query
+	tcp    bool
+	client netip.AddrPort
+	start  time.Time
+
+	zone *boundZone // set by tryHit
+	key  []byte     // of the cache, set by tryHit; points into keyBuf
+
+	lowerBuf [maxNameLen]byte
+	nameBuf  [maxNameLen]byte
+	keyBuf   [maxKeyLen]byte
+}
+
+// maxKeyLen is the longest cache key: name, type, class and flags.
+const maxKeyLen = maxNameLen + 5
+
+// verdict says what to do with a parsed message.
+type verdict int
+
+const (
+	accept     verdict = iota
+	discard            // not a query at all: silence
+	formErr            // RFC 1035 §4.1.1
+	notImp             // unknown opcode, RFC 8906 §3.1.4
+	badVers            // EDNS version above 0, RFC 6891 §6.1.3
+	refuse             // a class or a transfer that is not served
+	nxnameType         // QTYPE 128 must not be asked, RFC 9824 §3.4
+)
+
+// parse reads msg into q without allocating or copying the name as sent. On
+// any verdict but accept and discard, id, flags and as much of the question
+// and the OPT record as could be read are set.
+func (q *Query) parse(msg []byte) verdict {
+	q.name, q.lower, q.opt, q.do, q.udpSize, q.zone = nil, nil, false, false, 0, nil
+	q.size = len(msg)
+	if len(msg) < headerLen {
+		return discard
+	}
+	q.id = binary.BigEndian.Uint16(msg)
+	q.flags = binary.BigEndian.Uint16(msg[2:])
+	if q.flags&flagQR != 0 {
+		return discard
+	}
+	if q.flags&opcodeMask != 0 {
+		return notImp
+	}
+	if binary.BigEndian.Uint16(msg[4:]) != 1 {
+		return formErr
+	}
+	off, ok := q.parseQuestion(msg)
+	if !ok {
+		return formErr
+	}
+	if v := q.parseRecords(msg, off); v != accept {
+		return v
+	}
+	return q.judge()
+}
+
+// parseQuestion reads the only question and returns the offset after it. A
+// compression pointer cannot occur there: nothing precedes it to point at.
+func (q *Query) parseQuestion(msg []byte) (int, bool) {
+	off := headerLen
+	for {
+		if off >= len(msg) {
+			return 0, false
+		}
+		n := int(msg[off])
+		if n > 63 || off+1+n-headerLen > maxNameLen {
+			return 0, false
+		}
+		off += 1 + n
+		if n == 0 {
+			break
+		}
+	}
+	if off+4 > len(msg) {
+		return 0, false
+	}
+	q.name = msg[headerLen:off]
+	q.lower = appendLower(q.lowerBuf[:0], q.name)
+	q.qtype = binary.BigEndian.Uint16(msg[off:])
+	q.qclass = binary.BigEndian.Uint16(msg[off+2:])
+	return off + 4, true
+}
+
+// appendLower appends name with its ASCII letters in lower case (RFC 4343
+// §2). Length octets are below 64 and so never look like letters.
+func appendLower(dst, name []byte) []byte {
+	for _, c := range name {
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		dst = append(dst, c)
+	}
+	return dst
+}
+
+// parseRecords walks over the records behind the question in search of OPT.
+func (q *Query) parseRecords(msg []byte, off int) verdict {
+	before := int(binary.BigEndian.Uint16(msg[6:])) + int(binary.BigEndian.Uint16(msg[8:]))
+	total := before + int(binary.BigEndian.Uint16(msg[10:]))
+	var version uint8
+	for i := range total {
+		start := off
+		off = skipName(msg, off)
+		if off < 0 || off+10 > len(msg) {
+			return formErr
+		}
+		rdlen := int(binary.BigEndian.Uint16(msg[off+8:]))
+		end := off + 10 + rdlen
+		if end > len(msg) {
+			return formErr
+		}
+		if binary.BigEndian.Uint16(msg[off:]) == dns.TypeOPT {
+			// RFC 6891 §6.1.1: one OPT at most, owned by the root, additional section.
+			if q.opt || i < before || msg[start] != 0 || !validOptions(msg[off+10:end]) {
+				return formErr
+			}
+			q.opt = true
+			q.udpSize = binary.BigEndian.Uint16(msg[off+2:])
+			version = msg[off+5]
+			q.do = msg[off+6]&0x80 != 0
+		}
+		off = end
+	}
+	if version != 0 {
+		return badVers
+	}
+	return accept
+}
+
+// skipName returns the offset behind the name at off, or -1.
+func skipName(msg []byte, off int) int {
+	start := off
+	for off < len(msg) && off-start < maxNameLen {
+		n := int(msg[off])
+		switch {
+		case n == 0:
+			return off + 1
+		case n&0xc0 == 0xc0:
+			if off+2 > len(msg) {
+				return -1
+			}
+			return off + 2
+		case n > 63:
+			return -1
+		}
+		off += 1 + n
+	}
+	return -1
+}
+
+// validOptions reports whether the options of an OPT record fill it exactly.
+func validOptions(rdata []byte) bool {
+	for len(rdata) > 0 {
+		if len(rdata) < 4 {
+			return false
+		}
+		n := 4 + int(binary.BigEndian.Uint16(rdata[2:]))
+		if n > len(rdata) {
+			return false
+		}
+		rdata = rdata[n:]
+	}
+	return true
+}
+
+// judge sorts out questions that are well-formed and still not ours to ask.
+func (q *Query) judge() verdict {
+	switch q.qtype {
+	case dns.TypeNone, dns.TypeOPT:
+		return formErr
+	case dns.TypeNXNAME:
+		return nxnameType
+	case dns.TypeAXFR, dns.TypeIXFR:
+		return refuse
+	case dns.TypeTKEY, dns.TypeTSIG, dns.TypeMAILA, dns.TypeMAILB:
+		return notImp
+	}
+	if q.qclass != dns.ClassINET {
+		return refuse
+	}
+	return accept
+}
+
+// copyTo makes dst an independent copy of q.
+func (q *Query) copyTo(dst *Query) {
+	*dst = *q
+	dst.name = append(dst.nameBuf[:0], q.name...)
+	dst.lower = append(dst.lowerBuf[:0], q.lower...)
+	dst.key = append(dst.keyBuf[:0], q.key...)
+}
+
+func (q *Query) cd() bool { return q.flags&flagCD != 0 }
+
+// limit is the largest reply in octets that the client takes.
+func (q *Query) limit() int {
+	switch {
+	case q.tcp:
+		return dns.MaxMsgSize - 1
+	case !q.opt:
+		return minUDPSize
+	}
+	return int(min(max(q.udpSize, minUDPSize), maxUDPSize))
+}
+
+// message is the question as the zone's sources are asked it: the name in
+// lower case, RD, CD and DO, and nothing else of the client's.
+func (q *Query) message() *dns.Msg {
+	name, _, err := dns.UnpackDomainName(q.lower, 0)
+	if err != nil {
+		return nil // unreachable: parseQuestion accepts only what unpacks
+	}
+	m := new(dns.Msg)
+	m.Question = []dns.Question{{Name: name, Qtype: q.qtype, Qclass: q.qclass}}
+	m.RecursionDesired = true
+	m.CheckingDisabled = q.cd()
+	if q.do {
+		m.SetEdns0(maxUDPSize, true)
+	}
+	return m
+}
+
+// presentation is the name in presentation form, for logs.
+func (q *Query) presentation() string {
+	name, _, err := dns.UnpackDomainName(q.name, 0)
+	if err != nil {
+		return "."
+	}
+	return name
+}

@@ -1,0 +1,101 @@
+package server
+
+import (
+	"context"
+	"encoding/binary"
+	"log/slog"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// LogClass is a set of kinds of reply.
+type LogClass uint8
+
+// The classes of CoreDNS's log directive.
+const (
+	LogSuccess LogClass = 1 << iota // NOERROR with an answer
+	LogDenial                       // NXDOMAIN and NODATA
+	LogError                        // every other rcode
+	LogAll     = LogSuccess | LogDenial | LogError
+)
+
+// LogRule logs the replies of some classes for names at or below Name.
+type LogRule struct {
+	Name    string // fully qualified
+	Classes LogClass
+}
+
+// QueryLog writes a line for each reply that a rule asks for.
+type QueryLog struct {
+	log   *slog.Logger
+	rules []LogRule
+}
+
+// NewQueryLog makes a query log that writes to l at level Info.
+func NewQueryLog(l *slog.Logger, rules []LogRule) *QueryLog {
+	return &QueryLog{log: l, rules: rules}
+}
+
+// classOf sorts a reply in wire format into a class.
+func classOf(reply []byte, rcode int) LogClass {
+	switch {
+	case rcode == dns.RcodeNameError:
+		return LogDenial
+	case rcode != dns.RcodeSuccess:
+		return LogError
+	case binary.BigEndian.Uint16(reply[6:]) == 0:
+		return LogDenial
+	}
+	return LogSuccess
+}
+
+// wants applies the first rule whose name holds name, as CoreDNS does.
+func (l *QueryLog) wants(name string, c LogClass) bool {
+	for _, r := range l.rules {
+		if dns.IsSubDomain(r.Name, name) {
+			return r.Classes&c != 0
+		}
+	}
+	return false
+}
+
+// write writes the line of one reply.
+func (l *QueryLog) write(q *Query, reply []byte, o outcome) {
+	name := q.presentation()
+	if !l.wants(name, classOf(reply, o.rcode)) {
+		return
+	}
+	proto := protoLabels[boolIndex(q.tcp)]
+	l.log.LogAttrs(context.Background(), slog.LevelInfo, "query",
+		slog.String("client", q.client.String()),
+		slog.Int("id", int(q.id)),
+		slog.String("type", dns.Type(q.qtype).String()),
+		slog.String("class", dns.Class(q.qclass).String()),
+		slog.String("name", strings.ToLower(name)),
+		slog.String("proto", proto),
+		slog.Int("size", q.size),
+		slog.Bool("do", q.do),
+		slog.Int("bufsize", q.limit()),
+		slog.String("rcode", rcodeName(o.rcode)),
+		slog.String("flags", flagNames(binary.BigEndian.Uint16(reply[2:]))),
+		slog.Int("rsize", o.size),
+		slog.Duration("duration", o.took),
+		slog.String("from", pluginLabels[o.plugin]))
+}
+
+func rcodeName(rcode int) string { return rcodeLabel(rcodeIndex(rcode)) }
+
+// flagNames lists the header bits that are set, as dig prints them.
+func flagNames(flags uint16) string {
+	var names []string
+	for _, f := range [...]struct {
+		bit  uint16
+		name string
+	}{{flagQR, "qr"}, {flagAA, "aa"}, {flagTC, "tc"}, {flagRD, "rd"}, {flagRA, "ra"}, {flagAD, "ad"}, {flagCD, "cd"}} {
+		if flags&f.bit != 0 {
+			names = append(names, f.name)
+		}
+	}
+	return strings.Join(names, ",")
+}

@@ -1,0 +1,138 @@
+package server
+
+import (
+	"encoding/binary"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/cache"
+)
+
+// optLen is the length of an OPT record without options (RFC 6891 §6.1.2).
+const optLen = 11
+
+// ede is an Extended DNS Error (RFC 8914). The zero value of code is "other",
+// so presence is a flag of its own.
+type ede struct {
+	set  bool
+	code uint16
+	text string
+}
+
+func (e ede) len() int {
+	if !e.set {
+		return 0
+	}
+	return 4 + 2 + len(e.text)
+}
+
+// appendEntry appends the reply to q that entry holds: its packed bytes with
+// ID, flags, spelling of the name, TTLs and OPT made the client's, as v sees
+// it. age is for Entry.AgeTTLs. cached tells that entry comes from the cache,
+// which is no authority (RFC 1035 §4.1.1, AA).
+func appendEntry(dst []byte, q *Query, entry *cache.Entry, age uint32, cached bool, v view) []byte {
+	if v.rcode > rcodeMask && !q.opt {
+		return appendError(dst, q, dns.RcodeServerFailure, ede{})
+	}
+	start := len(dst)
+	dst = append(dst, entry.Msg()...)
+	msg := dst[start:]
+	binary.BigEndian.PutUint16(msg, q.id)
+	flags := binary.BigEndian.Uint16(msg[2:])
+	if v.rcode != entry.Rcode() { // what we say ourselves is neither authoritative nor validated
+		flags = flags&^(flagAA|flagAD|rcodeMask) | uint16(v.rcode)
+	}
+	binary.BigEndian.PutUint16(msg[2:], replyFlags(flags, q, cached))
+	copy(msg[headerLen:], q.name)
+	entry.AgeTTLs(msg, age)
+	if v.maxTTL != noMaxTTL {
+		capTTLs(msg, v.maxTTL)
+	}
+
+	reserve := 0
+	if q.opt {
+		reserve = optLen + v.note.len()
+	}
+	if limit := q.limit() - reserve; len(msg) > limit {
+		msg = entry.Truncate(msg, limit)
+		dst = dst[:start+len(msg)]
+	}
+	if q.opt {
+		dst = appendOPT(dst, start, q, v.rcode, v.note)
+	}
+	return dst
+}
+
+// replyFlags are the second two octets of the header: what upstream said of
+// the answer, what the client said of the question, and RA. AD goes only to
+// clients that ask for it by AD or DO (RFC 6840 §5.7, §5.8).
+func replyFlags(stored uint16, q *Query, cached bool) uint16 {
+	f := stored & (flagAA | flagTC | flagAD | rcodeMask)
+	if cached {
+		f &^= flagAA
+	}
+	if !q.do && q.flags&flagAD == 0 {
+		f &^= flagAD
+	}
+	return f | flagQR | flagRA | q.flags&(flagRD|flagCD)
+}
+
+// appendError appends a reply without records. The question is echoed if it
+// could be read.
+func appendError(dst []byte, q *Query, rcode int, note ede) []byte {
+	start := len(dst)
+	dst = binary.BigEndian.AppendUint16(dst, q.id)
+	flags := flagQR | flagRA | q.flags&(opcodeMask|flagRD|flagCD) | uint16(rcode)&rcodeMask
+	dst = binary.BigEndian.AppendUint16(dst, flags)
+	dst = append(dst, 0, 0, 0, 0, 0, 0, 0, 0)
+	if q.name != nil {
+		dst[start+5] = 1
+		dst = append(dst, q.name...)
+		dst = binary.BigEndian.AppendUint16(dst, q.qtype)
+		dst = binary.BigEndian.AppendUint16(dst, q.qclass)
+	}
+	if q.opt {
+		dst = appendOPT(dst, start, q, rcode, note)
+	}
+	return dst
+}
+
+// appendOPT appends our OPT record to the message that starts at start and
+// counts it.
+func appendOPT(dst []byte, start int, q *Query, rcode int, note ede) []byte {
+	dst = append(dst, 0) // owner: the root
+	dst = binary.BigEndian.AppendUint16(dst, dns.TypeOPT)
+	dst = binary.BigEndian.AppendUint16(dst, maxUDPSize)
+	var do byte
+	if q.do {
+		do = 0x80
+	}
+	dst = append(dst, byte(rcode>>4), 0, do, 0)
+	dst = binary.BigEndian.AppendUint16(dst, uint16(note.len()))
+	if note.set {
+		dst = binary.BigEndian.AppendUint16(dst, dns.EDNS0EDE)
+		dst = binary.BigEndian.AppendUint16(dst, uint16(2+len(note.text)))
+		dst = binary.BigEndian.AppendUint16(dst, note.code)
+		dst = append(dst, note.text...)
+	}
+	count := dst[start+10 : start+12]
+	binary.BigEndian.PutUint16(count, binary.BigEndian.Uint16(count)+1)
+	return dst
+}
+
+// appendVerdict appends the reply to a message that is not looked up.
+func appendVerdict(dst []byte, q *Query, v verdict) []byte {
+	switch v {
+	case formErr:
+		return appendError(dst, q, dns.RcodeFormatError, ede{})
+	case notImp:
+		return appendError(dst, q, dns.RcodeNotImplemented, ede{})
+	case badVers:
+		return appendError(dst, q, dns.RcodeBadVers, ede{})
+	case refuse:
+		return appendError(dst, q, dns.RcodeRefused, ede{})
+	case nxnameType:
+		return appendError(dst, q, dns.RcodeFormatError, ede{set: true, code: edeInvalidQueryType})
+	}
+	return dst
+}

@@ -1,0 +1,215 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/cache"
+)
+
+// Config is what a Server needs from the world around it.
+type Config struct {
+	Logger  *slog.Logger
+	Metrics *Metrics
+	Now     func() time.Time // monotonic readings are compared
+
+	// Workers is the number of UDP sockets, each with a goroutine, on every
+	// address; 0: one for each processor.
+	Workers int
+	// Timeout bounds the resolution of one miss. It must stay below the 5 s
+	// after which stubs give up.
+	Timeout time.Duration
+	// MaxMisses bounds the misses under resolution; further ones get SERVFAIL.
+	MaxMisses int
+
+	TCP TCPLimits
+}
+
+// TCPLimits bounds what TCP clients can hold (RFC 7766 §6, RFC 9210 §4).
+type TCPLimits struct {
+	Connections int           // of one listener; further ones are closed
+	PerClient   int           // of these, of one address
+	Pipeline    int           // queries of one connection under resolution; then reading pauses
+	Idle        time.Duration // for the next query to arrive whole
+	Write       time.Duration // for the client to take a reply
+}
+
+// Defaults for the zero values of Config.
+const (
+	defaultTimeout   = 4500 * time.Millisecond
+	defaultMaxMisses = 16384
+)
+
+var defaultTCP = TCPLimits{Connections: 1024, PerClient: 512, Pipeline: 128, Idle: 10 * time.Second, Write: 5 * time.Second}
+
+// Server answers DNS queries on a changing set of addresses.
+type Server struct {
+	log     *slog.Logger
+	metrics *Metrics
+	clock   func() time.Time
+	workers int
+	timeout time.Duration
+	tcp     TCPLimits
+
+	jobs   sync.Pool     // of *job
+	misses chan struct{} // a token for each miss under resolution
+	flight *cache.Flight[answer]
+	ctx    context.Context // ends what is still under way after Shutdown's deadline
+	cancel context.CancelFunc
+	failed chan error // the first reader that ended on its own
+	serial atomic.Uint32
+
+	mu        sync.Mutex // serialises Apply and Shutdown
+	listeners map[netip.AddrPort]*listener
+	retiring  sync.WaitGroup
+}
+
+// New makes a Server that listens nowhere yet.
+func New(c Config) *Server {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Server{
+		log: c.Logger, metrics: c.Metrics, clock: c.Now,
+		workers: c.Workers, timeout: c.Timeout, tcp: c.TCP,
+		ctx: ctx, cancel: cancel,
+		failed:    make(chan error, 1),
+		listeners: make(map[netip.AddrPort]*listener),
+	}
+	if s.workers == 0 {
+		s.workers = runtime.GOMAXPROCS(0)
+	}
+	if s.timeout == 0 {
+		s.timeout = defaultTimeout
+	}
+	if c.MaxMisses == 0 {
+		c.MaxMisses = defaultMaxMisses
+	}
+	if s.tcp == (TCPLimits{}) {
+		s.tcp = defaultTCP
+	}
+	s.misses = make(chan struct{}, c.MaxMisses)
+	s.flight = cache.NewFlight[answer](ctx, s.timeout)
+	return s
+}
+
+// Failed delivers the error of a listener that stopped serving by itself.
+func (s *Server) Failed() <-chan error { return s.failed }
+
+func (s *Server) fail(err error) {
+	select {
+	case s.failed <- err:
+	default:
+	}
+}
+
+// Apply makes bindings the configuration. Addresses that are new are opened
+// before anything changes, so an error leaves the Server as it was; addresses
+// that stay keep their sockets; those that are gone are drained in the
+// background, bounded by the timeout of a miss.
+func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	tables := make(map[netip.AddrPort]*zoneTable, len(bindings))
+	for _, b := range bindings {
+		for _, z := range b.Zones {
+			if z.serial == 0 {
+				z.serial = s.serial.Add(1)
+			}
+		}
+		t, err := newZoneTable(b.Zones, "dns://"+b.Addr.String(), s.metrics)
+		if err != nil {
+			return err
+		}
+		tables[b.Addr] = t
+	}
+	opened, err := s.openMissing(ctx, tables)
+	if err != nil {
+		return err
+	}
+	for addr, t := range tables {
+		if l, ok := s.listeners[addr]; ok {
+			l.table.Store(t)
+		}
+	}
+	for _, l := range opened {
+		l.table.Store(tables[l.addr])
+		s.listeners[l.addr] = l
+		l.serve(s.fail)
+	}
+	s.retire(tables)
+	return nil
+}
+
+// openMissing opens a listener for each address that has none, all or nothing.
+func (s *Server) openMissing(ctx context.Context, tables map[netip.AddrPort]*zoneTable) ([]*listener, error) {
+	var opened []*listener
+	for addr := range tables {
+		if _, ok := s.listeners[addr]; ok {
+			continue
+		}
+		l, err := s.open(ctx, addr)
+		if err != nil {
+			for _, o := range opened {
+				err = errors.Join(err, o.closeSockets())
+			}
+			return nil, err
+		}
+		opened = append(opened, l)
+	}
+	return opened, nil
+}
+
+// retire drains the listeners whose addresses are not in keep.
+func (s *Server) retire(keep map[netip.AddrPort]*zoneTable) {
+	for addr, l := range s.listeners {
+		if _, ok := keep[addr]; ok {
+			continue
+		}
+		delete(s.listeners, addr)
+		s.retiring.Go(func() {
+			ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
+			defer cancel()
+			if err := l.stop(ctx); err != nil {
+				s.log.Warn("listener closed with look-ups under way", "listener", l, "error", err)
+			}
+		})
+	}
+}
+
+// Addrs returns the addresses being served.
+func (s *Server) Addrs() []netip.AddrPort {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	addrs := make([]netip.AddrPort, 0, len(s.listeners))
+	for a := range s.listeners {
+		addrs = append(addrs, a)
+	}
+	return addrs
+}
+
+// Shutdown drains and closes all listeners. When ctx is done, look-ups still
+// under way are answered with SERVFAIL and connections are cut.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stopping := make(chan error, len(s.listeners))
+	for _, l := range s.listeners {
+		go func() { stopping <- l.stop(ctx) }()
+	}
+	stopAfter := context.AfterFunc(ctx, s.cancel)
+	defer stopAfter()
+	var errs []error
+	for range s.listeners {
+		errs = append(errs, <-stopping)
+	}
+	clear(s.listeners)
+	s.retiring.Wait()
+	s.cancel()
+	s.flight.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,256 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// udpReceiveBuffer is what the kernel may queue for one socket, in octets: a
+// burst of some ten thousand queries while the process is not scheduled.
+const udpReceiveBuffer = 4 << 20
+
+// udpSocket is one of a listener's SO_REUSEPORT sockets with the goroutine
+// that reads it.
+type udpSocket struct {
+	srv    *Server
+	lis    *listener
+	worker int // index of this socket's own counters
+	conn   *net.UDPConn
+	raw    syscall.RawConn
+	b      *batch
+	q      Query
+
+	// Results of the callbacks below, which are made once so that waiting for
+	// the socket does not allocate.
+	got    int
+	sent   int
+	queued int
+	errno  syscall.Errno
+	onRead func(fd uintptr) bool
+	onSend func(fd uintptr) bool
+}
+
+// listenUDP opens one SO_REUSEPORT socket on addr.
+func (s *Server) listenUDP(ctx context.Context, lis *listener, worker int) (*udpSocket, error) {
+	wildcard := lis.addr.Addr().IsUnspecified()
+	lc := net.ListenConfig{Control: controlSocket(func(fd int) error {
+		if wildcard {
+			if err := wantPktinfo(fd, lis.addr.Addr()); err != nil {
+				return err
+			}
+		}
+		setReceiveBuffer(fd)
+		return nil
+	})}
+	pc, err := lc.ListenPacket(ctx, lis.network("udp"), lis.addr.String())
+	if err != nil {
+		return nil, err
+	}
+	conn := pc.(*net.UDPConn)
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	u := &udpSocket{srv: s, lis: lis, worker: worker, conn: conn, raw: raw, b: newBatch(wildcard)}
+	u.onRead = func(fd uintptr) bool {
+		u.got, u.errno = u.b.recv(fd)
+		return u.errno != unix.EAGAIN
+	}
+	u.onSend = func(fd uintptr) bool {
+		return u.sendQueued(fd)
+	}
+	return u, nil
+}
+
+// controlSocket makes a ListenConfig.Control that sets SO_REUSEPORT, so that
+// an old and a new process can hold the port together, and then calls more.
+func controlSocket(more func(fd int) error) func(string, string, syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if cerr := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+			if err == nil && more != nil {
+				err = more(int(fd))
+			}
+		}); cerr != nil {
+			return cerr
+		}
+		return err
+	}
+}
+
+// wantPktinfo asks for the destination address of each datagram. A socket on
+// [::] takes IPv4 too and reports it v4-mapped.
+func wantPktinfo(fd int, addr netip.Addr) error {
+	if addr.Is4() {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+}
+
+// setReceiveBuffer enlarges the queue as far as we are allowed to.
+func setReceiveBuffer(fd int) {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, udpReceiveBuffer) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, udpReceiveBuffer)
+	}
+}
+
+// serve answers queries until the socket is closed or, while draining, empty.
+func (u *udpSocket) serve() error {
+	for {
+		if err := u.raw.Read(u.onRead); err != nil {
+			if errors.Is(err, net.ErrClosed) || u.lis.closing.Load() {
+				return nil
+			}
+			return fmt.Errorf("read from %v: %w", u.lis, err)
+		}
+		switch u.errno {
+		case 0:
+			u.answer(u.got)
+		case unix.EBADF, unix.ENOTSOCK, unix.EINVAL, unix.EFAULT, unix.ENOSYS:
+			return fmt.Errorf("read from %v: %w", u.lis, u.errno)
+		}
+		// Any other errno is a queued ICMP error of an earlier reply: read on.
+	}
+}
+
+// answer handles the batch of n datagrams just received: hits are sent
+// together, misses go their own way.
+func (u *udpSocket) answer(n int) {
+	defer u.srv.survive("UDP batch")
+	now := u.srv.clock()
+	u.queued = 0
+	for i := range n {
+		u.one(i, now)
+	}
+	if u.queued == 0 {
+		return
+	}
+	u.sent = 0
+	if err := u.raw.Write(u.onSend); err != nil && !u.lis.closing.Load() {
+		u.srv.log.Debug("send replies", "listener", u.lis, "error", err)
+	}
+}
+
+// one answers the i-th datagram of the batch or starts its resolution.
+func (u *udpSocket) one(i int, now time.Time) {
+	msg, whole := u.b.datagram(i)
+	q := &u.q
+	q.tcp, q.start = false, now
+	v := q.parse(msg)
+	if v == discard {
+		u.srv.metrics.discarded.Add(1)
+		return
+	}
+	if !whole {
+		v = formErr
+	}
+	q.client = u.b.client(i)
+	s := &u.b.slots[i]
+	out, ok := u.srv.tryHit(s.out[:0], u.lis, u.worker, q, v)
+	if ok {
+		s.out = out
+		u.b.queue(u.queued, i)
+		u.queued++
+		return
+	}
+	u.miss(i)
+}
+
+// miss hands the query of the i-th datagram to a goroutine of its own.
+func (u *udpSocket) miss(i int) {
+	j := u.srv.newJob()
+	u.q.copyTo(&j.q)
+	j.sa, j.saLen = u.b.sockaddr(i)
+	j.control = append(j.control[:0], u.b.control(i)...)
+	j.sock = u
+	u.srv.start(u.lis, j)
+}
+
+// sendQueued sends the rest of the queued replies and reports whether it is
+// done with all of them. A reply that cannot be sent is skipped.
+func (u *udpSocket) sendQueued(fd uintptr) bool {
+	for u.sent < u.queued {
+		n, errno := u.b.send(fd, u.sent, u.queued)
+		switch errno {
+		case 0:
+			u.sent += n
+		case unix.EAGAIN:
+			return false
+		case unix.EINTR:
+		default:
+			u.srv.metrics.sendErrors.Add(1)
+			u.sent++
+		}
+	}
+	return true
+}
+
+// reply sends one reply outside of a batch. It may be called concurrently
+// with serve and with itself.
+func (u *udpSocket) reply(j *job, msg []byte) error {
+	vec := unix.Iovec{Base: &msg[0]}
+	vec.SetLen(len(msg))
+	h := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&j.sa)), Namelen: j.saLen, Iov: &vec}
+	h.SetIovlen(1)
+	if len(j.control) > 0 {
+		h.Control = &j.control[0]
+		h.SetControllen(len(j.control))
+	}
+	var errno syscall.Errno
+	err := u.raw.Write(func(fd uintptr) bool {
+		_, _, errno = unix.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&h)), unix.MSG_DONTWAIT)
+		return errno != unix.EAGAIN
+	})
+	if err != nil {
+		return err
+	}
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// handOver stops new queries from reaching the socket and leaves those that
+// are queued: a connected socket takes no part in SO_REUSEPORT selection
+// (net/core/sock_reuseport.c), so another process's socket on the same address
+// gets everything from here on.
+func (u *udpSocket) handOver() error {
+	var err error
+	cerr := u.raw.Control(func(fd uintptr) {
+		err = unix.Connect(int(fd), u.lis.deadPeer())
+	})
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EHOSTUNREACH) {
+		err = nil // the address has left the host, and no query can come
+	}
+	if err = errors.Join(cerr, err); err != nil {
+		return fmt.Errorf("hand over %v: %w", u.lis, err)
+	}
+	return nil
+}
+
+// drain answers what is queued and returns. It must not run beside serve.
+func (u *udpSocket) drain() {
+	for {
+		empty := false
+		err := u.raw.Read(func(fd uintptr) bool {
+			u.got, u.errno = u.b.recv(fd)
+			empty = u.errno == unix.EAGAIN
+			return true
+		})
+		if err != nil || empty {
+			return
+		}
+		if u.errno == 0 {
+			u.answer(u.got)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/cache"
+)
+
+// Source answers questions on a cache miss. Exchange returns an error that
+// wraps upstream.ErrNotMine to pass the question on to the next source. It
+// must not keep or modify m after it returns.
+type Source interface {
+	Exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error)
+}
+
+// NamedSource is a Source and the directive that configured it, which is the
+// plugin label of coredns_dns_responses_total.
+type NamedSource struct {
+	Name string
+	Source
+}
+
+// Zone is what one key of a server block asks for. It is immutable once it is
+// given to Apply.
+type Zone struct {
+	Name    string        // fully qualified, lower case, presentation form
+	Cache   *cache.Cache  // nil: answers are not cached
+	Sources []NamedSource // asked in order
+	Log     *QueryLog     // nil: queries are not logged
+	Errors  *ErrorLog     // nil: failures are not logged
+	Loop    *LoopProbe    // nil: no loop detection
+
+	Normalise *Normalise // nil: empty answers are passed on as they are
+
+	serial uint32 // keeps equal questions of different zones apart in flight
+}
+
+// noZone is the zone label of what belongs to none, as CoreDNS has it.
+const noZone = "dropped"
+
+// peek looks a key up for a caller who will not refresh what is found.
+func (z *Zone) peek(key []byte, now time.Time) cache.Hit {
+	if z.Cache == nil {
+		return cache.Hit{}
+	}
+	hit := z.Cache.Get(key, now)
+	if hit.Refresh {
+		hit.Refresh = false
+		hit.Entry.RefreshDone()
+	}
+	return hit
+}
+
+// zoneTable finds the zone of a name by the longest match.
+type zoneTable struct {
+	zones map[string]*boundZone // by lower-case wire-format name
+}
+
+// boundZone is a Zone as one listener serves it, with that pair's counters.
+type boundZone struct {
+	*Zone
+	stats *zoneStats
+}
+
+// find returns the zone with the most labels that name, in lower-case wire
+// format, is at or below; nil if there is none.
+func (t *zoneTable) find(name []byte) *boundZone {
+	for {
+		if z, ok := t.zones[string(name)]; ok {
+			return z
+		}
+		if len(name) <= 1 {
+			return nil
+		}
+		name = name[1+int(name[0]):]
+	}
+}
+
+// newZoneTable builds the table of one listener. server is its label in the
+// metrics.
+func newZoneTable(zones []*Zone, server string, m *Metrics) (*zoneTable, error) {
+	t := &zoneTable{zones: make(map[string]*boundZone, len(zones))}
+	for _, z := range zones {
+		name, err := wireName(z.Name)
+		if err != nil {
+			return nil, fmt.Errorf("zone %q: %w", z.Name, err)
+		}
+		key := string(name)
+		if _, dup := t.zones[key]; dup {
+			return nil, fmt.Errorf("zone %q is served twice on %s", z.Name, server)
+		}
+		t.zones[key] = &boundZone{Zone: z, stats: m.zone(server, z.Name)}
+	}
+	return t, nil
+}
