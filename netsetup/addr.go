@@ -1,0 +1,116 @@
+package netsetup
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// forever is the kernel's infinite lifetime, in seconds.
+const forever = math.MaxUint32
+
+// ifAddr is an address as the kernel has it.
+type ifAddr struct {
+	prefix netip.Prefix // the address with its prefix length, not masked
+	link   int          // index
+	scope  uint8        // unix.RT_SCOPE_…
+	flags  uint32       // unix.IFA_F_…
+	valid  uint32       // seconds
+	mark   addrMark     // the route metric
+}
+
+// usable says whether the address is as EnsureAddresses makes it, its mark and
+// its link apart.
+func (a ifAddr) usable() bool {
+	const broken = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
+	return a.prefix.IsSingleIP() && a.scope == unix.RT_SCOPE_UNIVERSE &&
+		a.flags&broken == 0 && a.valid == forever
+}
+
+// addrs reads every address of the namespace.
+func (k *kernel) addrs() ([]ifAddr, error) {
+	msgs, err := k.dumpAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("read addresses: %w", err)
+	}
+	var out []ifAddr
+	for _, m := range msgs {
+		a, err := parseIfAddr(m)
+		if err != nil {
+			return nil, fmt.Errorf("read addresses: %w", err)
+		}
+		if a.prefix.IsValid() {
+			out = append(out, a)
+		}
+	}
+	return out, nil
+}
+
+// dumpAddrs repeats a dump that a concurrent change made inconsistent.
+func (k *kernel) dumpAddrs() (msgs [][]byte, err error) {
+	for range 8 {
+		req := k.request(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
+		msgs, err = req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return msgs, err
+		}
+	}
+	return msgs, err
+}
+
+// putAddr adds the address or replaces its flags, lifetimes and mark. A prefix
+// length or scope that differs makes another address of it: remove that first.
+func (k *kernel) putAddr(a ifAddr) error {
+	req := k.request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	addrBody(req, a)
+	flags := binary.NativeEndian.AppendUint32(nil, a.flags)
+	req.AddData(nl.NewRtAttr(unix.IFA_FLAGS, flags))
+	if a.mark != 0 {
+		req.AddData(nl.NewRtAttr(unix.IFA_RT_PRIORITY, binary.NativeEndian.AppendUint32(nil, uint32(a.mark))))
+	}
+	life := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Prefered: forever, Valid: forever}}
+	req.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, life.Serialize()))
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	if errors.Is(err, unix.EACCES) && a.prefix.Addr().Is6() {
+		name := k.linkName(a.link)
+		return fmt.Errorf("add address %s to link %s: IPv6 is disabled there (sysctl net.ipv6.conf.%s.disable_ipv6 is 1)", a.prefix, name, name)
+	}
+	if err != nil {
+		return fmt.Errorf("add address %s to link %s: %w", a.prefix, k.linkName(a.link), err)
+	}
+	return nil
+}
+
+// deleteAddr succeeds where the address is gone already.
+func (k *kernel) deleteAddr(a ifAddr) error {
+	req := k.request(unix.RTM_DELADDR, unix.NLM_F_ACK)
+	addrBody(req, a)
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove address %s from link %s: %w", a.prefix, k.linkName(a.link), err)
+	}
+	return nil
+}
+
+// addrBody adds what identifies an address.
+func addrBody(req *nl.NetlinkRequest, a ifAddr) {
+	family := unix.AF_INET
+	if a.prefix.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	head := nl.NewIfAddrmsg(family)
+	head.Index = uint32(a.link)
+	head.Prefixlen = uint8(a.prefix.Bits())
+	head.Scope = a.scope
+	req.AddData(head)
+	ip := a.prefix.Addr().AsSlice()
+	req.AddData(nl.NewRtAttr(unix.IFA_LOCAL, ip))
+	req.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, ip))
+}

@@ -1,0 +1,120 @@
+package netsetup
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestNewRefusesConfig(t *testing.T) {
+	ip := netip.MustParseAddr("169.254.20.10")
+	for _, tt := range []struct {
+		name string
+		cfg  Config
+		want string
+	}{
+		{"generation with a space", Config{Generation: "a b"}, `generation "a b"`},
+		{"long name", Config{Generation: "g", Interface: "nodelocaldns0123"}, "longer than 15 bytes"},
+		{"zero address", Config{Generation: "g", Addrs: []netip.Addr{{}}}, "not an IP address"},
+		{"zone", Config{Generation: "g", Addrs: []netip.Addr{netip.MustParseAddr("fe80::1%lo")}}, "zone"},
+		{"wildcard", Config{Generation: "g", Addrs: []netip.Addr{ip, netip.IPv6Unspecified()}}, "not a unicast"},
+		{"multicast", Config{Generation: "g", Addrs: []netip.Addr{netip.MustParseAddr("224.0.0.1")}}, "not a unicast"},
+	} {
+		h, err := New(tt.cfg)
+		if err == nil {
+			_ = h.Close()
+			t.Errorf("%s: accepted", tt.name)
+		} else if !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}
+
+// Without a generation nothing could be told from a foreign state.
+func TestReaderChangesNothing(t *testing.T) {
+	ns := newNamespace(t)
+	writer, reader := newHost(t, ns.config(modes[1], "g1")), newHost(t, ns.config(modes[1], ""))
+	must(t, writer.ensureBoth)
+	before := ns.snapshot(t)
+	if err := reader.ensureBoth(t.Context()); !errors.Is(err, errNoGeneration) {
+		t.Errorf("ensure: %v", err)
+	}
+	must(t, reader.removeBoth)
+	if after := ns.snapshot(t); after != before {
+		t.Errorf("after:\n%s\nbefore:\n%s", after, before)
+	}
+	wantOK(t, reader)
+}
+
+func TestMarks(t *testing.T) {
+	if !markOf("g1").ours() || markOf("g1") == markOf("g2") {
+		t.Errorf("marks %v and %v", markOf("g1"), markOf("g2"))
+	}
+	for _, metric := range []addrMark{0, 256, 1024, 1<<32 - 1} {
+		if metric.ours() {
+			t.Errorf("metric %d is taken for ours", metric)
+		}
+	}
+	if _, ok := generationOfAlias("uplink"); ok {
+		t.Error("a foreign alias is taken for ours")
+	}
+	if g, ok := generationOfAlias(aliasOf("g1")); g != "g1" || !ok {
+		t.Errorf("generation %q, %t", g, ok)
+	}
+}
+
+func FuzzParseIfAddr(f *testing.F) {
+	head := []byte{unix.AF_INET, 32, 0, 0, 1, 0, 0, 0}
+	f.Add(append(head, 8, 0, unix.IFA_LOCAL, 0, 169, 254, 20, 10))
+	f.Add(append(head, 7, 0, unix.IFA_LOCAL, 0, 169, 254, 20, 0))
+	f.Add([]byte{unix.AF_INET6, 200, 0, 0, 1, 0, 0, 0, 8, 0, unix.IFA_CACHEINFO, 0, 1, 2, 3, 4})
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, m []byte) {
+		a, err := parseIfAddr(m)
+		if err == nil && a.prefix.IsValid() && !a.prefix.Addr().IsValid() {
+			t.Errorf("%x: valid prefix of no address", m)
+		}
+	})
+}
+
+func FuzzParseRule(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte{1, 0, 0, 0, 6, 0, unix.NFTA_RULE_CHAIN, 0, 'c', 0, 0, 0})
+	f.Add([]byte{1, 0, 0, 0, 16, 0, unix.NFTA_RULE_EXPRESSIONS, 0, 12, 0, 1, 0, 6, 0, 1, 0, 'n', 0, 0, 0})
+	f.Fuzz(func(t *testing.T, m []byte) {
+		r, err := parseRule(m)
+		if err != nil {
+			return
+		}
+		for _, e := range r.exprs {
+			for _, want := range append(portIs(unix.IPPROTO_UDP, portDst, 53), verdict(-5, "")...) {
+				_, _ = e.is(want)
+			}
+		}
+	})
+}
+
+func FuzzParseProcAddrPort(f *testing.F) {
+	f.Add("0100007F:0035")
+	f.Add("00000000000000000000000001000000:1F90")
+	f.Add("0100007F")
+	f.Fuzz(func(t *testing.T, s string) {
+		if a, err := parseProcAddrPort(s); err == nil && !a.Addr().IsValid() {
+			t.Errorf("%q: %v", s, a)
+		}
+	})
+}
+
+func TestParseProcAddrPort(t *testing.T) {
+	for in, want := range map[string]string{
+		"0100007F:0035":                         "127.0.0.1:53",
+		"00000000000000000000000001000000:1F90": "[::1]:8080",
+	} {
+		if got, err := parseProcAddrPort(in); err != nil || got.String() != want {
+			t.Errorf("%s: %v, %v, want %s", in, got, err, want)
+		}
+	}
+}
