@@ -1,0 +1,347 @@
+package bpf
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// load asks over all shapes from one pod's process, until stopped, and returns
+// what failed.
+type load struct {
+	stop   chan struct{}
+	done   sync.WaitGroup
+	mu     sync.Mutex
+	asked  int
+	failed []string
+	laps   []chan struct{} // of each agent, received from between look-ups
+}
+
+func (p *pod) startLoad(t *testing.T, want map[string]bool) *load {
+	l := &load{stop: make(chan struct{})}
+	for _, s := range shapes() {
+		a := startAgent(t, p.ns, p.cgroup)
+		between := make(chan struct{})
+		l.laps = append(l.laps, between)
+		l.done.Go(func() {
+			for {
+				select {
+				case <-l.stop:
+					return
+				case <-between:
+				default:
+				}
+				l.record(a.lookUp(s), want)
+			}
+		})
+	}
+	return l
+}
+
+// lap returns when all look-ups that were under way have ended.
+func (l *load) lap() {
+	for _, between := range l.laps {
+		between <- struct{}{}
+	}
+}
+
+func (l *load) record(got string, want map[string]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked++
+	if !want[got] {
+		l.failed = append(l.failed, got)
+	}
+}
+
+// finish returns how many look-ups there were; none may have failed.
+func (l *load) finish(t *testing.T) int {
+	t.Helper()
+	close(l.stop)
+	l.done.Wait()
+	if n := len(l.failed); n > 0 {
+		t.Errorf("%d of %d look-ups failed, the first with: %s", n, l.asked, l.failed[0])
+	}
+	return l.asked
+}
+
+// lookUp returns who answered, or what went wrong, and leaves no socket behind:
+// one that is connecting would send on. It is for goroutines other than the
+// test's.
+func (a *agent) lookUp(s shape) string {
+	steps := []request{{Op: "socket", Socket: "l", Network: s.network}}
+	if s.connected {
+		steps = append(steps,
+			request{Op: "connect", Socket: "l", Addr: s.seen()},
+			request{Op: "write", Socket: "l", Payload: "q"})
+	} else {
+		steps = append(steps, request{Op: "send", Socket: "l", Addr: s.seen(), Payload: "q"})
+	}
+	steps = append(steps, request{Op: "recv", Socket: "l"})
+	answer := ""
+	for _, step := range steps {
+		resp := a.roundTrip(step)
+		if resp.Errno != 0 || resp.Err != "" {
+			answer = fmt.Sprintf("%s: %s: %v %s", s.name, step.Op, resp.Errno, resp.Err)
+			break
+		}
+		if answer = resp.Payload; step.Op == "recv" && resp.Addr != s.seen() && s.network[:3] == "udp" {
+			answer = fmt.Sprintf("%s: reply from %v", s.name, resp.Addr)
+		}
+	}
+	a.roundTrip(request{Op: "close", Socket: "l"})
+	return answer
+}
+
+// roundTrip has the error of the way there and back in the response too.
+func (a *agent) roundTrip(req request) (resp response) {
+	if err := a.in.Encode(req); err != nil {
+		return response{Err: err.Error()}
+	}
+	if err := a.out.Decode(&resp); err != nil {
+		return response{Err: err.Error()}
+	}
+	return resp
+}
+
+func only(answers ...string) map[string]bool {
+	set := map[string]bool{}
+	for _, a := range answers {
+		set[a+":q"] = true
+	}
+	return set
+}
+
+// 100 swaps of all eight programs while every shape is asked.
+func TestAdoptionUnderLoad(t *testing.T) {
+	p := newPod(t)
+	first := open(t, p.config(t))
+	check(t, first.Attach())
+	check(t, first.Alive())
+	l := p.startLoad(t, only("target"))
+	prev := first
+	for range 10 {
+		next := openBeside(t, p.config(t))
+		for range 10 {
+			check(t, next.Attach())
+			l.lap()
+		}
+		check(t, next.Alive())
+		check(t, prev.Close())
+		prev = next
+	}
+	asked := l.finish(t)
+	for _, h := range hooks() {
+		if n := countAttached(t, p.kubepods, h); n != 1 {
+			t.Errorf("%s is attached %d times", h.name, n)
+		}
+	}
+	t.Logf("%d look-ups during 100 × %d swaps", asked, len(hooks()))
+}
+
+// The daemon is stopped in order and started again, ten times: it withdraws,
+// answers what is under way, and ends.
+func TestRestartsUnderLoad(t *testing.T) {
+	p, cfg := newServedPod(t)
+	d := startDaemon(t, nil, p.ns, cfg)
+	l := p.startLoad(t, only("daemon", "core"))
+	for range 10 {
+		l.lap()
+		d.withdraw(t)
+		l.lap()
+		d.stop(t)
+		d = startDaemon(t, nil, p.ns, cfg)
+	}
+	t.Logf("%d look-ups during 10 restarts", l.finish(t))
+	p.askAll(t, "daemon")
+}
+
+// What a socket was redirected to before the swap is still shown as the VIP.
+func TestAdoptedSocketState(t *testing.T) {
+	p := newPod(t)
+	old := open(t, p.config(t))
+	check(t, old.Attach())
+	check(t, old.Alive())
+	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
+	p.must(t, request{Op: "send", Socket: "u", Addr: ap(vip4), Payload: "q"})
+	next := openBeside(t, p.config(t))
+	check(t, next.Attach())
+	check(t, old.Close())
+	receive(t, p, vip4)
+}
+
+// The kernel severs a link when its cgroup goes.
+func TestSeveredLinks(t *testing.T) {
+	p := newPod(t)
+	cfg := p.config(t)
+	cfg.Cgroup = newCgroup(t, "", "kubepods")
+	r := open(t, cfg)
+	check(t, r.Attach())
+	check(t, r.Alive())
+	check(t, os.Remove(cfg.Cgroup))
+	check(t, os.Mkdir(cfg.Cgroup, 0o755))
+	inside := newCgroup(t, cfg.Cgroup, "pod")
+	again := &pod{agent: startAgent(t, p.ns, inside), ns: p.ns}
+	again.must(t, request{Op: "socket", Socket: "lost", Network: "udp4"})
+	if got := again.call(t, request{Op: "send", Socket: "lost", Addr: ap(vip4), Payload: "q"}); got.Errno == 0 {
+		t.Fatal("a new cgroup of the same name has the programs: this tests nothing")
+	}
+	check(t, r.Attach())
+	again.askAll(t, "target")
+	for _, h := range hooks() {
+		l, err := link.LoadPinnedLink(r.linkPath(h), nil)
+		check(t, err)
+		id, err := cgroupID(cfg.Cgroup)
+		check(t, err)
+		if intact, err := isLinkedTo(l, id); err != nil || !intact {
+			t.Errorf("%s: the pinned link is not to the new cgroup (%v)", h.name, err)
+		}
+		check(t, l.Close())
+	}
+	checkNames(t, filepath.Join(r.dir, linksDir), len(hooks()))
+}
+
+// A successor that is told of another cgroup takes the programs there.
+func TestMovedCgroup(t *testing.T) {
+	p := newPod(t)
+	cfg := p.config(t)
+	cfg.Cgroup = newCgroup(t, "", "kubepods")
+	old := open(t, cfg)
+	check(t, old.Attach())
+	next := openBeside(t, p.config(t))
+	check(t, next.Attach())
+	check(t, next.Alive())
+	p.askAll(t, "target")
+	for _, h := range hooks() {
+		if n := countAttached(t, cfg.Cgroup, h); n != 0 {
+			t.Errorf("%s is still attached to the old cgroup", h.name)
+		}
+	}
+}
+
+// Services of a living predecessor change only when the successor answers.
+func TestServicesChangeWhenAlive(t *testing.T) {
+	p := newPod(t)
+	p.ns.addresses(t, "lo", "10.0.0.6/32")
+	p.ns.serve(t, "10.0.0.6:10053", "next")
+	udp4 := shapes()[0]
+	old := open(t, p.config(t))
+	check(t, old.Attach())
+	check(t, old.Alive())
+	cfg := p.config(t)
+	cfg.Services = []Service{{VIP: ap(vip4), Target: ap("10.0.0.6:10053")}}
+	next := openBeside(t, cfg)
+	check(t, next.Attach())
+	p.ask(t, udp4, "target")
+	check(t, next.Alive())
+	p.ask(t, udp4, "next")
+	check(t, next.Withdraw())
+	p.ask(t, udp4, "core") // the fallback that the predecessor knew
+	p.must(t, request{Op: "socket", Socket: "6", Network: "udp6"})
+	if got := p.call(t, request{Op: "send", Socket: "6", Addr: ap(vip6), Payload: "q"}); got.Errno == 0 {
+		t.Error("a service that the successor does not have is still redirected")
+	}
+}
+
+func countAttached(t testing.TB, dir string, h hook) uint32 {
+	t.Helper()
+	_, n, err := queryAttached(dir, uint32(h.attach))
+	check(t, err)
+	return n
+}
+
+func checkNames(t testing.TB, dir string, want int) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	check(t, err)
+	if len(entries) != want {
+		t.Errorf("%s has %d entries, want %d: %v", dir, len(entries), want, entries)
+	}
+}
+
+func TestTwoVersions(t *testing.T) {
+	p := newPod(t)
+	cfg := p.config(t)
+	t.Cleanup(func() {
+		if err := Teardown(cfg.PinDir); err != nil {
+			t.Error(err)
+		}
+	})
+	old, err := openVersion(cfg, shapeVersion+1)
+	check(t, err)
+	old.timeout = patience
+	defer old.Close()
+	check(t, old.Attach())
+	check(t, old.Alive())
+	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
+	p.must(t, request{Op: "send", Socket: "u", Addr: ap(vip4), Payload: "q"})
+	next := openBeside(t, cfg)
+	p.askAll(t, "target")
+	check(t, next.Attach())
+	check(t, old.Withdraw())
+	check(t, next.Alive())
+	p.askAll(t, "target")
+	receive(t, p, vip4) // the old version still translates what it redirected
+	if n := countAttached(t, p.kubepods, hooks()[0]); n != 2 {
+		t.Errorf("%d programs of two versions are attached to %s", n, hooks()[0].name)
+	}
+	check(t, next.RemoveOtherVersions())
+	check(t, next.RemoveOtherVersions())
+	for _, h := range hooks() {
+		if n := countAttached(t, p.kubepods, h); n != 1 {
+			t.Errorf("%s is attached %d times", h.name, n)
+		}
+	}
+	checkNames(t, cfg.PinDir, 1)
+	p.askAll(t, "target")
+}
+
+func TestTeardown(t *testing.T) {
+	p := newPod(t)
+	cfg := p.config(t)
+	for _, version := range []int{shapeVersion, shapeVersion + 1} {
+		r, err := openVersion(cfg, version)
+		check(t, err)
+		defer r.Close() // a process that still runs keeps nothing attached
+		check(t, r.Attach())
+		check(t, r.Alive())
+		if version == shapeVersion {
+			check(t, os.Rename(r.linkPath(hooks()[0]), filepath.Join(r.dir, linksDir, "hook_of_tomorrow")))
+		}
+	}
+	for range 2 {
+		check(t, Teardown(cfg.PinDir))
+		if _, err := os.Stat(cfg.PinDir); !os.IsNotExist(err) {
+			t.Errorf("stat of the pin directory: %v", err)
+		}
+		for _, h := range hooks() {
+			if n := countAttached(t, p.kubepods, h); n != 0 {
+				t.Errorf("%s is attached %d times", h.name, n)
+			}
+		}
+	}
+	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
+	if got := p.call(t, request{Op: "send", Socket: "u", Addr: ap(vip4), Payload: "q"}); got.Errno != unix.ENETUNREACH {
+		t.Errorf("send to the VIP after teardown: %v", got.Errno)
+	}
+}
+
+// Teardown of a mount point, and beside somebody else's pins.
+func TestTeardownLeavesOthersAlone(t *testing.T) {
+	needKernel(t)
+	dir := filepath.Join(testBPFFS, t.Name())
+	other := filepath.Join(dir, "cilium")
+	check(t, os.MkdirAll(other, 0o700))
+	defer os.RemoveAll(dir)
+	check(t, Teardown(dir))
+	if _, err := os.Stat(other); err != nil {
+		t.Error(err)
+	}
+	check(t, Teardown(testBPFFS))
+	check(t, Teardown(filepath.Join(t.TempDir(), "missing")))
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#ifndef NODENS_ALIVE_H
+#define NODENS_ALIVE_H
+
+#include "maps.h"
+
+enum liveness {
+	ALIVE,
+	GONE, /* the process ended, or withdrew */
+	HUNG, /* it is there and does not answer itself */
+};
+
+/* Set before loading: ktime_get_coarse_ns came with Linux 5.11. */
+const volatile __u8 has_coarse_clock = 1;
+
+static __always_inline __u64 now(void)
+{
+	return has_coarse_clock ? bpf_ktime_get_coarse_ns() : bpf_ktime_get_ns();
+}
+
+/* The daemon's state at time ns. The coarse clock lags behind the clock that
+ * beats are taken from: a beat may lie in the future. */
+static __always_inline enum liveness liveness(const struct settings *set, __u64 ns)
+{
+	__u32 zero = 0;
+	__u64 *beat;
+	void *sk = bpf_map_lookup_elem(&canary, &zero);
+
+	if (!sk)
+		return GONE;
+	bpf_sk_release(sk);
+	beat = bpf_map_lookup_elem(&heartbeat, &zero);
+	if (!beat || (__s64)(ns - *(volatile __u64 *)beat) > (__s64)set->heartbeat_timeout)
+		return HUNG;
+	return ALIVE;
+}
+
+#endif

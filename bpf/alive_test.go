@@ -1,0 +1,133 @@
+package bpf
+
+import (
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// newServedPod is a pod whose target is served by a daemon of its own.
+func newServedPod(t testing.TB) (*pod, daemonConfig) {
+	p := newPod(t)
+	p.ns.addresses(t, "lo", "10.0.0.4/32", "fd00::4/128")
+	cfg := p.config(t)
+	cfg.Services[0].Target, cfg.Services[1].Target, cfg.Services[2].Target = ap("10.0.0.4:10053"), ap("[fd00::4]:10053"), ap("10.0.0.4:10053")
+	t.Cleanup(func() {
+		if err := Teardown(cfg.PinDir); err != nil {
+			t.Error(err)
+		}
+	})
+	return p, daemonConfig{Redirect: cfg, Timeout: patience, Name: "daemon", Serve: []netip.AddrPort{ap("10.0.0.4:10053"), ap("[fd00::4]:10053")}}
+}
+
+func TestKilledDaemon(t *testing.T) {
+	p, cfg := newServedPod(t)
+	for range 10 {
+		d := startDaemon(t, nil, p.ns, cfg)
+		p.askAll(t, "daemon")
+		d.kill(t)
+		p.askAll(t, "core") // at once: the sockets of a process are closed before it can be waited for
+	}
+}
+
+func TestStoppedDaemon(t *testing.T) {
+	p, cfg := newServedPod(t)
+	cfg.Timeout = 2 * time.Second
+	d := startDaemon(t, nil, p.ns, cfg)
+	o := openBeside(t, cfg.Redirect)
+	o.timeout = cfg.Timeout
+	before := readHook(t, o, redirectHookHOOK_CONNECT4, redirectExitReasonEXIT_FALLBACK_HUNG)
+	d.signal(t, syscall.SIGSTOP)
+	waitAlive(t, o, false)
+	p.askAll(t, "core")
+	if after := readHook(t, o, redirectHookHOOK_CONNECT4, redirectExitReasonEXIT_FALLBACK_HUNG); after == before {
+		t.Error("no connect was counted as falling back from a hung daemon")
+	}
+	d.signal(t, syscall.SIGCONT)
+	waitAlive(t, o, true)
+	p.askAll(t, "daemon")
+	d.signal(t, syscall.SIGSTOP)
+	d.kill(t)
+	p.askAll(t, "core")
+}
+
+func TestOrderlyStop(t *testing.T) {
+	p, cfg := newServedPod(t)
+	d := startDaemon(t, nil, p.ns, cfg)
+	p.askAll(t, "daemon")
+	d.stop(t)
+	p.askAll(t, "core")
+}
+
+// A successor takes the place of a process that then withdraws and beats on.
+func TestSuccessorKeepsItsCanary(t *testing.T) {
+	p := newPod(t)
+	old := open(t, p.config(t))
+	check(t, old.Attach())
+	check(t, old.Alive())
+	next := openBeside(t, p.config(t))
+	check(t, next.Attach())
+	p.askAll(t, "target")
+	check(t, next.Alive())
+	check(t, old.Withdraw())
+	p.askAll(t, "target")
+	check(t, next.Withdraw())
+	p.askAll(t, "core")
+}
+
+// Only who is alive may beat: else a process that is starting would make its
+// hung predecessor look well.
+func TestBeatVouchesForNobodyElse(t *testing.T) {
+	p := newPod(t)
+	hung := open(t, p.config(t))
+	check(t, hung.Attach())
+	check(t, hung.Alive())
+	next := openBeside(t, p.config(t))
+	hung.beatAgo(t, 2*patience)
+	next.Beat()
+	p.askAll(t, "core")
+	hung.Beat()
+	p.askAll(t, "target")
+	check(t, hung.Withdraw())
+	hung.beatAgo(t, 2*patience)
+	hung.Beat()
+	if age, _, err := hung.state(); err != nil || age < patience {
+		t.Errorf("a beat after Withdraw counts: age %v, %v", age, err)
+	}
+}
+
+// The heartbeat alone decides once it is late, whatever the canary says.
+func TestLateHeartbeat(t *testing.T) {
+	p := newPod(t)
+	r := open(t, p.config(t))
+	check(t, r.Attach())
+	check(t, r.Alive())
+	for _, tc := range []struct {
+		ago  time.Duration
+		want string
+	}{
+		{0, "target"},
+		{patience - time.Minute, "target"},
+		{patience + time.Minute, "core"},
+		{-time.Minute, "target"}, // the programs' clock is the later one
+	} {
+		r.beatAgo(t, tc.ago)
+		t.Run(tc.ago.String(), func(t *testing.T) { p.askAll(t, tc.want) })
+	}
+}
+
+// beatAgo writes a beat of another time than now.
+func (r *Redirect) beatAgo(t testing.TB, ago time.Duration) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	check(t, r.objs.Heartbeat.Put(uint32(0), uint64(r.beat.now()-ago.Nanoseconds())))
+}
+
+func readHook(t testing.TB, r *Redirect, h redirectHook, reason redirectExitReason) uint64 {
+	t.Helper()
+	n, err := readExits(r.objs.Exits, h, reason)
+	check(t, err)
+	return n
+}

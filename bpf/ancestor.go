@@ -1,0 +1,81 @@
+package bpf
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// AncestorError is a program on a cgroup above ours without BPF_F_ALLOW_MULTI.
+// It wraps ErrAncestor.
+type AncestorError struct {
+	Cgroup string // the directory of the ancestor
+	Hook   string // as connect4
+	// Override: it is attached with BPF_F_ALLOW_OVERRIDE, and attaching ours
+	// would end it for all pods. Else the kernel refuses ours with EPERM.
+	Override bool
+}
+
+func (e *AncestorError) Error() string {
+	how := "without flags, and allows none below"
+	if e.Override {
+		how = "with BPF_F_ALLOW_OVERRIDE, and would end for all pods"
+	}
+	return fmt.Sprintf("%s has a %s program that is attached %s: %v", e.Cgroup, e.Hook, how, ErrAncestor)
+}
+
+func (e *AncestorError) Unwrap() error { return ErrAncestor }
+
+// checkAncestors looks at what the kernel takes into account: the nearest
+// cgroups up to one whose programs are attached with BPF_F_ALLOW_MULTI.
+func checkAncestors(cgroup string, h hook) error {
+	above, err := ancestors(cgroup)
+	if err != nil {
+		return fmt.Errorf("look at the cgroups above: %w", err)
+	}
+	for _, dir := range append([]string{cgroup}, above...) {
+		flags, count, err := queryAttached(dir, uint32(h.attach))
+		if err != nil {
+			return explain("look at programs of "+dir, err)
+		}
+		if count == 0 {
+			continue
+		}
+		if flags&unix.BPF_F_ALLOW_MULTI != 0 {
+			return nil
+		}
+		return &AncestorError{Cgroup: dir, Hook: h.name, Override: flags&unix.BPF_F_ALLOW_OVERRIDE != 0}
+	}
+	return nil
+}
+
+// queryAttr mirrors the part of union bpf_attr that BPF_PROG_QUERY uses.
+type queryAttr struct {
+	targetFD    uint32
+	attachType  uint32
+	queryFlags  uint32
+	attachFlags uint32
+	progIDs     uint64
+	progCount   uint32
+	_           [9]uint32 // what newer kernels read is zero
+}
+
+// queryAttached returns the flags that the programs of a cgroup itself are
+// attached with and their number.
+func queryAttached(dir string, attachType uint32) (flags, count uint32, err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	attr := queryAttr{targetFD: uint32(f.Fd()), attachType: attachType}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	runtime.KeepAlive(f)
+	if errno != 0 {
+		return 0, 0, os.NewSyscallError("bpf query", errno)
+	}
+	return attr.attachFlags, attr.progCount, nil
+}

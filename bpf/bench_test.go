@@ -1,0 +1,126 @@
+package bpf
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// What the programs cost a system call, in ns: each call without them, with them
+// to a port that is not redirected, and with them to the VIP.
+func BenchmarkSystemCall(b *testing.B) {
+	p := newBenchPod(b)
+	r := open(b, p.config(b))
+	bench := func(what, addr string) {
+		b.Run("connect/"+what, func(b *testing.B) { p.benchConnect(b, ap(addr)) })
+		b.Run("sendmsg/"+what, func(b *testing.B) { p.benchSend(b, ap(addr)) })
+	}
+	bench("without", target4)
+	check(b, r.Attach())
+	check(b, r.Alive())
+	bench("other port", target4)
+	bench("other address", core4)
+	bench("redirected", vip4)
+	check(b, r.Withdraw())
+	bench("fallback", vip4)
+}
+
+// newBenchPod has sinks instead of servers, whose answers would be measured too.
+func newBenchPod(b *testing.B) *pod {
+	b.Helper()
+	needKernel(b)
+	p := &pod{ns: newNamespace(b), kubepods: newCgroup(b, "", "kubepods")}
+	p.cgroup = newCgroup(b, p.kubepods, "pod")
+	p.ns.addresses(b, "lo", "10.0.0.2/32", "10.0.0.3/32")
+	p.sink(b, target4)
+	p.sink(b, core4)
+	return p
+}
+
+// sink takes packets and drops all but the first few.
+func (p *pod) sink(b *testing.B, addr string) {
+	b.Helper()
+	p.ns.inside(b, func() error {
+		fd, err := makeSocket("udp4")
+		if err != nil {
+			return err
+		}
+		b.Cleanup(func() { _ = unix.Close(fd) })
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 0); err != nil {
+			return err
+		}
+		return unix.Bind(fd, sockaddr(fd, ap(addr)))
+	})
+}
+
+func (p *pod) benchConnect(b *testing.B, to netip.AddrPort) {
+	fd, sa := p.benchSocket(b, to)
+	for b.Loop() {
+		if err := unix.Connect(fd, sa); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func (p *pod) benchSend(b *testing.B, to netip.AddrPort) {
+	fd, sa := p.benchSocket(b, to)
+	msg := []byte("q")
+	for b.Loop() {
+		if err := unix.Sendto(fd, msg, 0, sa); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// benchSocket makes a socket as a process of the pod does: a socket belongs to
+// the cgroup and namespace of who made it.
+func (p *pod) benchSocket(b *testing.B, to netip.AddrPort) (fd int, sa unix.Sockaddr) {
+	b.Helper()
+	join(b, p.cgroup)
+	p.ns.inside(b, func() (err error) {
+		fd, err = makeSocket("udp4")
+		return err
+	})
+	join(b, cgroupMount(b))
+	b.Cleanup(func() { _ = unix.Close(fd) })
+	return fd, sockaddr(fd, to)
+}
+
+func join(b *testing.B, dir string) {
+	b.Helper()
+	check(b, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0))
+}
+
+// What a run of a program costs by the kernel's own count, which includes
+// reading the clock twice.
+func BenchmarkProgram(b *testing.B) {
+	p := newBenchPod(b)
+	r := open(b, p.config(b))
+	check(b, r.Attach())
+	check(b, r.Alive())
+	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
+	if err != nil {
+		skip(b, "needs run time statistics: "+err.Error())
+	}
+	defer stats.Close()
+	bench := func(what, addr string) {
+		b.Run("connect4/"+what, func(b *testing.B) {
+			before, err := r.objs.Connect4.Stats()
+			check(b, err)
+			p.benchConnect(b, ap(addr))
+			after, err := r.objs.Connect4.Stats()
+			check(b, err)
+			b.ReportMetric(float64(after.Runtime-before.Runtime)/float64(after.RunCount-before.RunCount), "ns/run")
+		})
+	}
+	bench("other port", target4)
+	bench("other address", core4)
+	bench("redirected", vip4)
+	check(b, r.Withdraw())
+	bench("fallback", vip4)
+}

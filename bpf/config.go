@@ -1,0 +1,168 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Bounds and default of the time after which a daemon that does not beat counts
+// as hung.
+const (
+	MinHeartbeatTimeout     = 300 * time.Millisecond
+	MaxHeartbeatTimeout     = 500 * time.Millisecond
+	DefaultHeartbeatTimeout = 400 * time.Millisecond
+)
+
+// DefaultPinDir is where a BPF file system is usually mounted.
+const DefaultPinDir = "/sys/fs/bpf/nodens"
+
+// MaxFallbacks is how many fallbacks of a service are used.
+const MaxFallbacks = int(redirectLimitsMAX_FALLBACKS)
+
+// RedirectConfig says what is redirected and where the state lives.
+type RedirectConfig struct {
+	// Cgroup is the directory, in a cgroup v2 hierarchy, of the cgroup that
+	// holds all pods; see FindKubepods. Never the root.
+	Cgroup string
+	// PinDir is a directory in a BPF file system, made if missing. Default
+	// DefaultPinDir.
+	PinDir   string
+	Services []Service
+	// HeartbeatTimeout is between MinHeartbeatTimeout and MaxHeartbeatTimeout.
+	// Default DefaultHeartbeatTimeout.
+	HeartbeatTimeout time.Duration
+	// Logger is told what was adopted, replaced and removed. Default: nobody.
+	Logger *slog.Logger
+}
+
+// Service is one destination that is redirected, for UDP and TCP. All addresses
+// of it are of one family.
+type Service struct {
+	// VIP is what applications ask.
+	VIP netip.AddrPort
+	// Target is where the daemon listens, at an address that the CNI delivers. An
+	// application that asks the target itself on a socket that was redirected
+	// would see replies from the VIP.
+	Target netip.AddrPort
+	// Fallbacks are asked while the daemon is not alive: one a socket, another
+	// after some seconds. Of more than MaxFallbacks the first are used. None
+	// means those that a predecessor left in the pinned map, if any.
+	Fallbacks []netip.AddrPort
+	// PassThrough leaves the destination alone while the daemon is not alive.
+	PassThrough bool
+}
+
+// withDefaults returns a copy with defaults filled in and addresses unmapped, or
+// what is wrong with it.
+func (c RedirectConfig) withDefaults() (RedirectConfig, error) {
+	if c.PinDir == "" {
+		c.PinDir = DefaultPinDir
+	}
+	if c.HeartbeatTimeout == 0 {
+		c.HeartbeatTimeout = DefaultHeartbeatTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Cgroup == "" {
+		return c, errors.New("no cgroup given")
+	}
+	if c.HeartbeatTimeout < MinHeartbeatTimeout || c.HeartbeatTimeout > MaxHeartbeatTimeout {
+		return c, fmt.Errorf("heartbeat timeout %v: not between %v and %v", c.HeartbeatTimeout, MinHeartbeatTimeout, MaxHeartbeatTimeout)
+	}
+	c.Services = slices.Clone(c.Services)
+	if err := checkServices(c.Services); err != nil {
+		return c, err
+	}
+	return c, nil
+}
+
+// checkServices also unmaps the addresses, in place.
+func checkServices(services []Service) error {
+	if limit := int(redirectLimitsMAX_SERVICES); len(services) == 0 || len(services) > limit {
+		return fmt.Errorf("%d services: not between 1 and %d", len(services), limit)
+	}
+	vips := map[netip.AddrPort]bool{}
+	ports := map[uint16]bool{}
+	for i := range services {
+		s := &services[i]
+		s.VIP, s.Target = unmap(s.VIP), unmap(s.Target)
+		if err := s.check(); err != nil {
+			return fmt.Errorf("service %s: %w", s.VIP, err)
+		}
+		if vips[s.VIP] {
+			return fmt.Errorf("service %s: given twice", s.VIP)
+		}
+		vips[s.VIP] = true
+		ports[s.VIP.Port()] = true
+	}
+	if limit := int(redirectLimitsMAX_PORTS); len(ports) > limit {
+		return fmt.Errorf("services have %d different ports: at most %d", len(ports), limit)
+	}
+	for _, s := range services {
+		for _, to := range append([]netip.AddrPort{s.Target}, s.Fallbacks...) {
+			if vips[unmap(to)] {
+				return fmt.Errorf("service %s: would go to %s, which is redirected itself", s.VIP, to)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Service) check() error {
+	for _, ap := range []netip.AddrPort{s.VIP, s.Target} {
+		if err := checkUnicast(ap); err != nil {
+			return err
+		}
+	}
+	if s.Target.Addr().Is4() != s.VIP.Addr().Is4() {
+		return fmt.Errorf("target %s is of the other address family", s.Target)
+	}
+	if s.PassThrough && len(s.Fallbacks) > 0 {
+		return errors.New("has fallbacks and is passed through: choose one")
+	}
+	fallbacks, err := checkFallbacks(s.VIP, s.Fallbacks)
+	s.Fallbacks = fallbacks
+	return err
+}
+
+// checkFallbacks returns those that are used, unmapped.
+func checkFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) ([]netip.AddrPort, error) {
+	var used []netip.AddrPort
+	for _, ap := range endpoints {
+		ap = unmap(ap)
+		if err := checkUnicast(ap); err != nil {
+			return nil, fmt.Errorf("fallback: %w", err)
+		}
+		if ap.Addr().Is4() != vip.Addr().Is4() {
+			return nil, fmt.Errorf("fallback %s is of the other address family", ap)
+		}
+		if ap == vip {
+			return nil, errors.New("is its own fallback")
+		}
+		if !slices.Contains(used, ap) && len(used) < MaxFallbacks {
+			used = append(used, ap)
+		}
+	}
+	return used, nil
+}
+
+func checkUnicast(ap netip.AddrPort) error {
+	switch {
+	case !ap.IsValid() || ap.Port() == 0:
+		return fmt.Errorf("%s: not an address and a port", ap)
+	case ap.Addr().IsUnspecified() || ap.Addr().IsMulticast():
+		return fmt.Errorf("%s: not a unicast address", ap)
+	case ap.Addr().Zone() != "":
+		return fmt.Errorf("%s: has a zone", ap)
+	}
+	return nil
+}
+
+func unmap(ap netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}

@@ -1,0 +1,192 @@
+package bpf
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// daemon is a process that is redirected to, and that can be killed.
+type daemon struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+type daemonConfig struct {
+	Redirect RedirectConfig
+	Timeout  time.Duration    // of the heartbeat, beyond what a caller may set
+	Name     string           // what it answers with
+	Serve    []netip.AddrPort // where, in the namespace given as descriptor 3
+}
+
+const envDaemon = "NODENS_BPF_TEST_DAEMON"
+
+// startDaemon returns when the daemon is alive. It runs in the namespace home,
+// the test's own where that is nil, and serves in serves.
+func startDaemon(t testing.TB, home, serves *namespace, cfg daemonConfig) *daemon {
+	t.Helper()
+	text, err := json.Marshal(cfg)
+	check(t, err)
+	fd, err := unix.FcntlInt(uintptr(serves.fd), unix.F_DUPFD_CLOEXEC, 0)
+	check(t, err)
+	file := os.NewFile(uintptr(fd), "netns")
+	defer file.Close()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), envRole+"=daemon", envDaemon+"="+string(text), "GORACE=atexit_sleep_ms=0")
+	cmd.Stderr = os.Stderr
+	cmd.ExtraFiles = []*os.File{file}
+	in, err := cmd.StdinPipe()
+	check(t, err)
+	out, err := cmd.StdoutPipe()
+	check(t, err)
+	if home == nil {
+		err = cmd.Start()
+	} else {
+		home.inside(t, cmd.Start)
+	}
+	check(t, err)
+	d := &daemon{cmd: cmd, in: in, out: bufio.NewReader(out)}
+	t.Cleanup(func() { d.kill(t) })
+	d.says(t, "alive")
+	return d
+}
+
+func (d *daemon) says(t testing.TB, want string) {
+	t.Helper()
+	if line, err := d.out.ReadString('\n'); line != want+"\n" {
+		t.Fatalf("daemon says %q, %v, want %q", line, err, want)
+	}
+}
+
+// withdraw leaves it serving what still comes.
+func (d *daemon) withdraw(t testing.TB) {
+	t.Helper()
+	_, err := d.in.Write([]byte("withdraw\n"))
+	check(t, err)
+	d.says(t, "withdrawn")
+}
+
+// kill ends it without its cooperation and waits.
+func (d *daemon) kill(t testing.TB) {
+	t.Helper()
+	if d.cmd.ProcessState != nil {
+		return
+	}
+	check(t, d.cmd.Process.Kill())
+	_ = d.cmd.Wait() // says "killed"
+}
+
+func (d *daemon) signal(t testing.TB, sig syscall.Signal) {
+	t.Helper()
+	check(t, d.cmd.Process.Signal(sig))
+}
+
+// stop ends it in order and waits.
+func (d *daemon) stop(t testing.TB) {
+	t.Helper()
+	check(t, d.in.Close())
+	check(t, d.cmd.Wait())
+}
+
+func daemonMain() {
+	if err := runDaemon(); err != nil {
+		fmt.Fprintln(os.Stderr, "daemon:", err)
+		os.Exit(1)
+	}
+}
+
+func runDaemon() error {
+	var cfg daemonConfig
+	if err := json.Unmarshal([]byte(os.Getenv(envDaemon)), &cfg); err != nil {
+		return err
+	}
+	r, err := OpenRedirect(cfg.Redirect)
+	if err != nil {
+		return err
+	}
+	r.timeout = cfg.Timeout
+	probe, err := serveInDescriptor3(cfg)
+	if err != nil {
+		return err
+	}
+	if err := r.Attach(); err != nil {
+		return err
+	}
+	if err := r.Alive(); err != nil {
+		return err
+	}
+	go beatBySelfQuery(r, probe)
+	fmt.Println("alive")
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		if err := r.Withdraw(); err != nil {
+			return err
+		}
+		fmt.Println("withdrawn")
+	}
+	return r.Close()
+}
+
+// serveInDescriptor3 serves until the process ends. It returns a socket that asks
+// the first address, as a daemon asks itself.
+func serveInDescriptor3(cfg daemonConfig) (probe *net.UDPConn, err error) {
+	err = onThread(func() error {
+		if err := unix.Setns(3, unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		for _, addr := range cfg.Serve {
+			udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
+			if err != nil {
+				return err
+			}
+			tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+			if err != nil {
+				return err
+			}
+			answer(udp, tcp, cfg.Name)
+		}
+		var err error
+		probe, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(cfg.Serve[0]))
+		return err
+	}).err
+	return probe, err
+}
+
+// beatBySelfQuery runs until the process ends.
+func beatBySelfQuery(r *Redirect, probe *net.UDPConn) {
+	buf := make([]byte, 64)
+	for range time.Tick(50 * time.Millisecond) {
+		if _, err := probe.Write([]byte("beat")); err != nil {
+			continue
+		}
+		if _, err := probe.Read(buf); err == nil {
+			r.Beat()
+		}
+	}
+}
+
+// waitAlive polls the state that the programs see: a process that was stopped or
+// killed gives no sign.
+func waitAlive(t testing.TB, r *Redirect, want bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		r.mu.Lock()
+		_, alive, err := r.state()
+		r.mu.Unlock()
+		check(t, err)
+		if alive == want {
+			return
+		}
+	}
+	t.Fatalf("waited in vain for alive = %v", want)
+}

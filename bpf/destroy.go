@@ -1,0 +1,129 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Messages of sock_diag(7) that golang.org/x/sys does not name.
+const (
+	sockDiagByFamily = 20
+	sockDestroy      = 21
+	tcpEstablished   = 1 // also the state of a connected UDP socket
+)
+
+// diagID mirrors struct inet_diag_sockid: addresses and ports in network byte
+// order.
+type diagID [48]byte
+
+const (
+	diagRequestLen = 8 + len(diagID{}) // struct inet_diag_req_v2
+	diagMessageLen = 4 + len(diagID{}) // start of struct inet_diag_msg
+)
+
+// DestroySockets ends the connected UDP sockets of a network namespace whose
+// peer is peer: their owner's next system call fails with ECONNABORTED, so that a
+// resolver tries again at once. It returns how many. A nil netns is the calling
+// thread's. Needs CAP_NET_ADMIN there; a kernel without
+// CONFIG_INET_DIAG_DESTROY or udp_diag is ErrKernel.
+func DestroySockets(netns *os.File, peer netip.AddrPort) (int, error) {
+	peer = unmap(peer)
+	if err := checkUnicast(peer); err != nil {
+		return 0, fmt.Errorf("destroy sockets: peer %w", err)
+	}
+	var cfg netlink.Config
+	if netns != nil {
+		cfg.NetNS = int(netns.Fd())
+	}
+	conn, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, &cfg)
+	if err != nil {
+		return 0, fmt.Errorf("destroy sockets: open netlink: %w", err)
+	}
+	defer conn.Close()
+	families := []uint8{unix.AF_INET6}
+	if peer.Addr().Is4() { // IPv6 sockets have v4-mapped peers
+		families = []uint8{unix.AF_INET, unix.AF_INET6}
+	}
+	destroyed := 0
+	for _, family := range families {
+		n, err := destroyFamily(conn, family, peer)
+		destroyed += n
+		if err != nil {
+			return destroyed, fmt.Errorf("destroy sockets to %s: %w", peer, err)
+		}
+	}
+	return destroyed, nil
+}
+
+func destroyFamily(conn *netlink.Conn, family uint8, peer netip.AddrPort) (int, error) {
+	ids, err := connectedUDP(conn, family)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, fmt.Errorf("list: no udp_diag: %w (%w)", ErrKernel, err)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("list: %w", err)
+	}
+	destroyed := 0
+	for _, id := range ids {
+		if id.peer(family) != peer {
+			continue
+		}
+		_, err := conn.Execute(netlink.Message{
+			Header: netlink.Header{Type: sockDestroy, Flags: netlink.Request | netlink.Acknowledge},
+			Data:   diagRequest(family, id),
+		})
+		if errors.Is(err, os.ErrNotExist) { // closed meanwhile
+			continue
+		}
+		if err != nil {
+			return destroyed, explain("destroy", err)
+		}
+		destroyed++
+	}
+	return destroyed, nil
+}
+
+func connectedUDP(conn *netlink.Conn, family uint8) ([]diagID, error) {
+	replies, err := conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump},
+		Data:   diagRequest(family, diagID{}),
+	})
+	if err != nil {
+		return nil, err
+	}
+	var ids []diagID
+	for _, m := range replies {
+		if len(m.Data) < diagMessageLen {
+			return nil, fmt.Errorf("message of %d bytes", len(m.Data))
+		}
+		if m.Data[1] == tcpEstablished {
+			ids = append(ids, diagID(m.Data[4:diagMessageLen]))
+		}
+	}
+	return ids, nil
+}
+
+// diagRequest is struct inet_diag_req_v2. The id ends in the socket's cookie,
+// so that no other socket is meant.
+func diagRequest(family uint8, id diagID) []byte {
+	req := make([]byte, 8, diagRequestLen)
+	req[0] = family
+	req[1] = unix.IPPROTO_UDP
+	binary.NativeEndian.PutUint32(req[4:], 1<<tcpEstablished)
+	return append(req, id[:]...)
+}
+
+func (id *diagID) peer(family uint8) netip.AddrPort {
+	port := binary.BigEndian.Uint16(id[2:])
+	addr := netip.AddrFrom16([16]byte(id[20:36])).Unmap()
+	if family == unix.AF_INET {
+		addr = netip.AddrFrom4([4]byte(id[20:24]))
+	}
+	return netip.AddrPortFrom(addr, port)
+}

@@ -1,0 +1,115 @@
+package bpf
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestDestroySockets(t *testing.T) {
+	p := newPod(t)
+	netns := p.ns.file(t)
+	connected := map[string]struct {
+		network string
+		peer    netip.AddrPort
+		want    unix.Errno
+	}{
+		"IPv4":      {"udp4", ap(target4), unix.ECONNABORTED},
+		"mapped":    {"udp6", netip.AddrPortFrom(netip.AddrFrom16(ap(target4).Addr().As16()), 10053), unix.ECONNABORTED},
+		"IPv6":      {"udp6", ap(target6), 0},
+		"elsewhere": {"udp4", ap(core4), 0},
+		"same port": {"udp4", ap("10.0.0.3:10053"), unix.ECONNREFUSED}, // nobody is there
+	}
+	for name, c := range connected {
+		p.must(t, request{Op: "socket", Socket: name, Network: c.network})
+		p.must(t, request{Op: "connect", Socket: name, Addr: c.peer})
+	}
+	p.must(t, request{Op: "socket", Socket: "unconnected", Network: "udp4"})
+	p.must(t, request{Op: "send", Socket: "unconnected", Addr: ap(target4), Payload: "q"})
+	destroy := func(peer string, want int) {
+		t.Helper()
+		if n, err := DestroySockets(netns, ap(peer)); n != want || err != nil {
+			t.Errorf("destroyed %d sockets to %s, %v, want %d", n, peer, err, want)
+		}
+	}
+	destroy(target4, 2)
+	for name, c := range connected {
+		p.call(t, request{Op: "write", Socket: name, Payload: "q"})
+		if got := p.call(t, request{Op: "recv", Socket: name}).Errno; got != c.want {
+			t.Errorf("%s: recv: %v, want %v", name, got, c.want)
+		}
+	}
+	if got := p.must(t, request{Op: "recv", Socket: "unconnected"}); got.Payload != "target:q" {
+		t.Errorf("unconnected socket: %+v", got)
+	}
+	destroy(target4, 0)
+	destroy(target6, 1)
+	if n, err := DestroySockets(netns, netip.AddrPort{}); err == nil {
+		t.Errorf("destroyed %d sockets to nobody", n)
+	}
+}
+
+// Without a namespace the calling thread's is meant.
+func TestDestroySocketsHere(t *testing.T) {
+	p := newPod(t)
+	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
+	p.must(t, request{Op: "connect", Socket: "u", Addr: ap(target4)})
+	p.ns.inside(t, func() error {
+		if n, err := DestroySockets(nil, ap(target4)); n != 1 || err != nil {
+			t.Errorf("destroyed %d sockets, %v, want 1", n, err)
+		}
+		return nil
+	})
+}
+
+// file is the namespace as callers have it, opened by path.
+func (ns *namespace) file(t testing.TB) *os.File {
+	t.Helper()
+	fd, err := unix.FcntlInt(uintptr(ns.fd), unix.F_DUPFD_CLOEXEC, 0)
+	check(t, err)
+	f := os.NewFile(uintptr(fd), "netns")
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+// Two pods and a process of each; the test's own namespace and what is not below
+// kubepods are left alone.
+func TestDestroyPodSockets(t *testing.T) {
+	p := newPod(t)
+	inside := func(ns *namespace, cgroup string) *agent {
+		a := startAgent(t, ns, cgroup)
+		a.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
+		a.must(t, request{Op: "connect", Socket: "u", Addr: ap(target4)})
+		return a
+	}
+	ns2 := newNamespace(t)
+	ns2.addresses(t, "lo", "10.0.0.2/32")
+	pods := []*agent{inside(p.ns, p.cgroup), inside(ns2, newCgroup(t, p.cgroup, "container"))}
+	ns3 := newNamespace(t)
+	ns3.addresses(t, "lo", "10.0.0.2/32")
+	other := inside(ns3, filepath.Dir(p.kubepods))
+
+	if n, err := DestroyPodSockets(p.kubepods, "/proc", ap(target4)); n != 2 || err != nil {
+		t.Errorf("destroyed %d sockets, %v, want 2", n, err)
+	}
+	for _, a := range pods {
+		if got := a.call(t, request{Op: "recv", Socket: "u"}).Errno; got != unix.ECONNABORTED {
+			t.Errorf("recv in a pod: %v, want %v", got, unix.ECONNABORTED)
+		}
+	}
+	if got := other.call(t, request{Op: "recv", Socket: "u"}).Errno; got != unix.EAGAIN {
+		t.Errorf("recv outside: %v, want %v", got, unix.EAGAIN)
+	}
+	p.ns.inside(t, func() error { // as the caller of that namespace
+		if n, err := DestroyPodSockets(p.kubepods, "/proc", ap(target4)); n != 0 || err != nil {
+			t.Errorf("destroyed %d sockets, %v", n, err)
+		}
+		return nil
+	})
+	if n, err := DestroyPodSockets(filepath.Join(p.kubepods, "gone"), "/proc", ap(target4)); n != 0 || err != nil {
+		t.Errorf("destroyed %d sockets of no cgroup, %v", n, err)
+	}
+}

@@ -1,0 +1,222 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// A socket that asked several targets sees the VIP in the answers of all: it
+// keeps three.
+func TestSocketKeepsThreeFlows(t *testing.T) {
+	p := newPod(t)
+	p.ns.addresses(t, "lo", "10.0.0.5/32", "10.0.0.6/32")
+	p.ns.serve(t, "10.0.0.5:53", "second")
+	p.ns.serve(t, "10.0.0.6:53", "third")
+	r := open(t, p.config(t))
+	check(t, r.Attach())
+	check(t, r.Alive())
+	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
+	ask := request{Op: "send", Socket: "u", Addr: ap(vip4), Payload: "q"}
+	p.must(t, ask)
+	check(t, r.Withdraw())
+	p.must(t, ask)
+	check(t, r.SetFallbacks(ap(vip4), []netip.AddrPort{ap("10.0.0.5:53")}))
+	p.must(t, ask)
+	answers := map[string]bool{}
+	for range 3 {
+		got := p.must(t, request{Op: "recv", Socket: "u"})
+		if got.Addr != ap(vip4) {
+			t.Errorf("%q from %v", got.Payload, got.Addr)
+		}
+		answers[got.Payload] = true
+	}
+	if len(answers) != 3 || !answers["target:q"] || !answers["core:q"] || !answers["second:q"] {
+		t.Errorf("answers %v", answers)
+	}
+	// A fourth takes the place of the first.
+	check(t, r.SetFallbacks(ap(vip4), []netip.AddrPort{ap("10.0.0.6:53")}))
+	p.must(t, ask)
+	receive(t, p, vip4)
+	p.must(t, request{Op: "send", Socket: "u", Addr: ap(target4), Payload: "q"})
+	receive(t, p, target4)
+}
+
+// An application that connects to a fallback itself sees it as it is, even on a
+// socket that was redirected there.
+func TestConnectToFallbackItself(t *testing.T) {
+	p := newPod(t)
+	r := open(t, p.config(t))
+	check(t, r.Attach())
+	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
+	for _, addr := range []string{vip4, core4, vip4} {
+		p.must(t, request{Op: "connect", Socket: "u", Addr: ap(addr)})
+		if got := p.must(t, request{Op: "peer", Socket: "u"}).Addr; got != ap(addr) {
+			t.Errorf("getpeername = %v, want %s", got, addr)
+		}
+		p.must(t, request{Op: "write", Socket: "u", Payload: "q"})
+		receive(t, p, addr)
+	}
+}
+
+// Sockets share the fallbacks out.
+func TestFallbacksAreShared(t *testing.T) {
+	p := newPod(t)
+	p.ns.addresses(t, "lo", "10.0.0.5/32")
+	p.ns.serve(t, "10.0.0.5:53", "second")
+	r := open(t, p.config(t))
+	check(t, r.SetFallbacks(ap(vip4), []netip.AddrPort{ap(core4), ap("10.0.0.5:53")}))
+	check(t, r.Attach())
+	answers := map[string]int{}
+	for range 20 { // cookies count up, so that neighbours differ
+		answers[p.lookUp(shapes()[0])]++
+	}
+	if answers["core:q"] == 0 || answers["second:q"] == 0 || len(answers) != 2 {
+		t.Errorf("answers %v", answers)
+	}
+}
+
+func TestPassThrough(t *testing.T) {
+	p := newPod(t)
+	r := open(t, p.config(t))
+	check(t, r.Attach())
+	for _, network := range []string{"udp4", "tcp4"} {
+		s := shape{network: network, vip: cluster4, connected: network == "tcp4"}
+		p.ask(t, s, "cluster")
+		check(t, r.Alive())
+		p.ask(t, s, "target")
+		check(t, r.Withdraw())
+		p.ask(t, s, "cluster")
+	}
+}
+
+// A socket that is connected to the ClusterIP itself stays with it when the
+// daemon comes back: it would not receive from the target.
+func TestConnectedStays(t *testing.T) {
+	p := newPod(t)
+	r := open(t, p.config(t))
+	check(t, r.Attach())
+	for _, s := range []shape{
+		{network: "udp4", vip: cluster4, connected: true},
+		{network: "udp6", vip: cluster4, connected: true, mapped: true},
+	} {
+		check(t, r.Withdraw())
+		p.must(t, request{Op: "socket", Socket: s.network, Network: s.network})
+		p.askOn(t, s.network, s, "cluster")
+		check(t, r.Alive())
+		for _, send := range []request{
+			{Op: "write", Socket: s.network, Payload: "q"},
+			{Op: "send", Socket: s.network, Addr: s.seen(), Payload: "q"},
+		} {
+			p.must(t, send)
+			if got := p.call(t, request{Op: "recv", Socket: s.network}); got.Payload != "cluster:q" || got.Addr != s.seen() {
+				t.Errorf("%s, %s: %q from %v (%v)", s.network, send.Op, got.Payload, got.Addr, got.Errno)
+			}
+		}
+		p.askOn(t, s.network, s, "target") // connected anew
+	}
+}
+
+// Who opted out reaches what it names; the rest of the node does not notice.
+func TestOptOut(t *testing.T) {
+	p := newPod(t)
+	container := newCgroup(t, p.cgroup, "container")
+	inner := &pod{agent: startAgent(t, p.ns, container)}
+	other := &pod{agent: startAgent(t, p.ns, newCgroup(t, p.kubepods, "other"))}
+	p.ns.addresses(t, "lo", "169.254.20.10/32")
+	p.ns.serve(t, vip4, "itself")
+	udp4 := shapes()[0]
+	r := open(t, p.config(t))
+	check(t, r.Attach())
+	check(t, r.Alive())
+	inner.ask(t, udp4, "target")
+	optOut(t, r, p.cgroup)
+	inner.ask(t, udp4, "itself")
+	other.ask(t, udp4, "target")
+
+	next := openBeside(t, p.config(t)) // it outlives the process
+	check(t, next.Attach())
+	check(t, next.Alive())
+	inner.ask(t, udp4, "itself")
+	check(t, r.Close())
+	check(t, next.Withdraw())
+	inner.ask(t, udp4, "itself")
+	other.ask(t, udp4, "core")
+	ids, err := next.OptedOut()
+	check(t, err)
+	if len(ids) != 1 {
+		t.Fatalf("opted out: %v", ids)
+	}
+	check(t, next.OptIn(ids[0]))
+	check(t, next.OptIn(ids[0]))
+	inner.ask(t, udp4, "core")
+}
+
+// An exempt network namespace is left alone only while the daemon is alive.
+func TestExempt(t *testing.T) {
+	p := newPod(t)
+	p.ns.addresses(t, "lo", "169.254.20.10/32")
+	p.ns.serve(t, vip4, "itself")
+	udp4 := shapes()[0]
+	r := open(t, p.config(t))
+	check(t, r.Attach())
+	check(t, r.Exempt(p.cookie(t)))
+	p.ask(t, udp4, "core")
+	check(t, r.Alive())
+	p.ask(t, udp4, "itself")
+	next := openBeside(t, p.config(t)) // cookies are read anew
+	check(t, next.Alive())
+	p.ask(t, udp4, "target")
+}
+
+// A daemon in a pod reaches the VIP itself, alive or not: that is how it asks
+// itself before it is alive.
+func TestDaemonIsExempt(t *testing.T) {
+	p := newPod(t)
+	p.ns.addresses(t, "lo", "169.254.20.10/32")
+	p.ns.serve(t, vip4, "itself")
+	r := open(t, p.config(t))
+	check(t, r.Attach())
+	id, err := cgroupID(p.cgroup)
+	check(t, err)
+	// What OpenRedirect does for a process of that cgroup.
+	check(t, r.objs.OptedOut.Put(id, optedOutAsSelf))
+	check(t, r.updateOptedOut())
+	p.ask(t, shapes()[0], "itself")
+	check(t, r.Alive())
+	p.ask(t, shapes()[0], "itself")
+	ids, err := r.OptedOut()
+	if err != nil || len(ids) != 0 {
+		t.Errorf("the daemon is listed as opted out: %v, %v", ids, err)
+	}
+	next := openBeside(t, p.config(t)) // a process outside
+	check(t, next.Alive())
+	p.ask(t, shapes()[0], "target")
+}
+
+func TestCurrentCgroupID(t *testing.T) {
+	p := newPod(t)
+	want, err := cgroupID(p.cgroup)
+	check(t, err)
+	got := p.must(t, request{Op: "cgroup"})
+	if got.Cgroup != want {
+		t.Errorf("current cgroup %d, want %d", got.Cgroup, want)
+	}
+	self, err := currentCgroupID()
+	check(t, err)
+	if self == want {
+		t.Error("the test itself is in the pod's cgroup")
+	}
+}
+
+// Linux 5.10 has no coarse clock.
+func TestPreciseClock(t *testing.T) {
+	p := newPod(t)
+	r := open(t, p.config(t))
+	check(t, r.objs.Close())
+	check(t, r.loadWith(false))
+	check(t, r.Attach())
+	check(t, r.Alive())
+	p.askAll(t, "target")
+	r.beatAgo(t, 2*patience)
+	p.askAll(t, "core")
+}

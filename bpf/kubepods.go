@@ -1,0 +1,125 @@
+package bpf
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// kubepodsDepth is how far below the root of a hierarchy, as a mount shows it,
+// kubepods is looked for: a node that is a container (kind) has it below that
+// container's cgroup and the kubelet's.
+const kubepodsDepth = 4
+
+// FindKubepods returns the cgroup v2 directory that holds all pods, from a file
+// in the format of /proc/self/mountinfo: in a pure v2 hierarchy, in the v2 part
+// of a hybrid one, or inside a node that is a container; as the systemd and the
+// cgroupfs drivers name it. None, or more than one at the same depth, is
+// ErrNoKubepods.
+func FindKubepods(mountinfo string) (string, error) {
+	mounts, err := cgroup2Mounts(mountinfo)
+	if err != nil {
+		return "", fmt.Errorf("find kubepods: %w", err)
+	}
+	if len(mounts) == 0 {
+		return "", fmt.Errorf("find kubepods: no cgroup v2 hierarchy in %s: %w", mountinfo, ErrNoKubepods)
+	}
+	for _, mount := range mounts {
+		found, err := searchKubepods(mount)
+		if err != nil {
+			return "", fmt.Errorf("find kubepods: %w", err)
+		}
+		switch len(found) {
+		case 0:
+		case 1:
+			return found[0], nil
+		default:
+			return "", fmt.Errorf("find kubepods: %s: %w", strings.Join(found, " and "), ErrNoKubepods)
+		}
+	}
+	return "", fmt.Errorf("find kubepods: none below %s (are pods in cgroup v1?): %w", strings.Join(mounts, ", "), ErrNoKubepods)
+}
+
+// cgroup2Mounts returns the mount points of proc_pid_mountinfo(5), in its order.
+func cgroup2Mounts(mountinfo string) ([]string, error) {
+	f, err := os.Open(mountinfo)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var mounts []string
+	sc := bufio.NewScanner(f)
+	for sc.Scan() {
+		mount, fsType, ok := parseMount(sc.Text())
+		if ok && fsType == "cgroup2" {
+			mounts = append(mounts, mount)
+		}
+	}
+	if err := sc.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", mountinfo, err)
+	}
+	return mounts, nil
+}
+
+// parseMount: "36 35 98:0 /root /mount/point options fields... - type source options"
+func parseMount(line string) (mount, fsType string, ok bool) {
+	before, after, found := strings.Cut(line, " - ")
+	fields, rest := strings.Fields(before), strings.Fields(after)
+	if !found || len(fields) < 5 || len(rest) < 1 {
+		return "", "", false
+	}
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	return unescape.Replace(fields[4]), rest[0], true
+}
+
+// searchKubepods returns those that are nearest to the root.
+func searchKubepods(root string) ([]string, error) {
+	level := []string{root}
+	for range kubepodsDepth {
+		var found, next []string
+		for _, dir := range level {
+			children, err := subdirs(dir)
+			if err != nil {
+				return nil, err
+			}
+			for _, child := range children {
+				if isKubepods(filepath.Base(child)) {
+					found = append(found, child)
+				}
+			}
+			next = append(next, children...)
+		}
+		if len(found) > 0 {
+			return found, nil
+		}
+		level = next
+	}
+	return nil, nil
+}
+
+// isKubepods knows the names of the cgroupfs driver, the systemd driver, and the
+// latter below a cgroup root of the kubelet's, as kubelet-kubepods.slice.
+func isKubepods(name string) bool {
+	return name == "kubepods" || name == "kubepods.slice" || strings.HasSuffix(name, "-kubepods.slice")
+}
+
+// subdirs takes a directory that went meanwhile for empty: cgroups come and go.
+func subdirs(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var dirs []string
+	for _, e := range entries {
+		if e.IsDir() {
+			dirs = append(dirs, filepath.Join(dir, e.Name()))
+		}
+	}
+	return dirs, nil
+}

@@ -1,0 +1,222 @@
+package bpf
+
+import (
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// How the CNI routes what leaves a pod; mirrors enum mode of lab.bpf.c.
+const (
+	modeLegacy uint32 = iota
+	modeFIB
+	modeSkipFIB
+	modeFIBOrStack
+)
+
+const (
+	labTarget = "192.168.50.2:10053"
+	labCore   = "10.0.2.7:53"
+	notFwded  = 4 // BPF_FIB_LKUP_RET_NOT_FWDED
+)
+
+// labNode is a node with a pod behind a veth that the CNI's program watches, and
+// the network outside.
+//
+//	pod 10.0.1.5 ── lxc0 │ node │ up0 192.168.50.2 ── 192.168.50.1 │ ext
+//
+// The node has the VIP and 10.0.1.1, the pods' gateway; ext has the ClusterIP and
+// CoreDNS.
+type labNode struct {
+	*pod
+	node, ext *namespace
+	objs      labObjects
+	plain     *agent // in the pod's namespace, but not below kubepods
+	daemon    *daemon
+	cfg       daemonConfig
+}
+
+func newLab(t *testing.T, mode uint32) *labNode {
+	t.Helper()
+	needKernel(t)
+	l := &labNode{
+		pod:  &pod{ns: newNamespace(t), kubepods: newCgroup(t, "", "kubepods")},
+		node: newNamespace(t),
+		ext:  newNamespace(t),
+	}
+	l.cgroup = newCgroup(t, l.kubepods, "pod")
+	l.wire(t)
+	l.attachCNI(t, mode)
+	l.ext.serve(t, cluster4, "cluster")
+	l.ext.serve(t, labCore, "core")
+	l.agent = startAgent(t, l.ns, l.cgroup)
+	l.plain = startAgent(t, l.ns, filepath.Dir(l.kubepods))
+	pinDir := filepath.Join(testBPFFS, strings.ReplaceAll(t.Name(), "/", "_"))
+	t.Cleanup(func() {
+		if err := Teardown(pinDir); err != nil {
+			t.Error(err)
+		}
+	})
+	l.cfg = daemonConfig{
+		Redirect: RedirectConfig{Cgroup: l.kubepods, PinDir: pinDir, Services: []Service{
+			{VIP: ap(vip4), Target: ap(labTarget), Fallbacks: []netip.AddrPort{ap(labCore)}},
+		}},
+		Timeout: patience, Name: "daemon", Serve: []netip.AddrPort{ap(labTarget), ap(vip4)},
+	}
+	l.daemon = startDaemon(t, l.node, l.node, l.cfg)
+	return l
+}
+
+func (l *labNode) wire(t *testing.T) {
+	t.Helper()
+	veth(t, l.node, "lxc0", l.ns, "eth0")
+	veth(t, l.node, "up0", l.ext, "eth0")
+	veth(t, l.node, "cilium_host", l.node, "cilium_net")
+	veth(t, l.node, "nodelocaldns", l.node, "nodelocalpeer") // as a dummy link
+	l.node.addresses(t, "cilium_host", "10.0.1.1/32")
+	l.node.addresses(t, "up0", "192.168.50.2/24")
+	l.node.addresses(t, "nodelocaldns", "169.254.20.10/32")
+	l.node.route(t, "10.0.1.5/32", "lxc0", "")
+	l.node.route(t, "0.0.0.0/0", "up0", "192.168.50.1")
+	for name, value := range map[string]string{
+		"ipv4/ip_forward": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/lxc0/rp_filter": "0",
+		"ipv4/conf/up0/rp_filter": "0", "ipv4/conf/lxc0/proxy_arp": "1",
+	} {
+		l.node.sysctl(t, name, value)
+	}
+	l.ns.addresses(t, "eth0", "10.0.1.5/32")
+	l.ns.route(t, "10.0.1.1/32", "eth0", "")
+	l.ns.route(t, "0.0.0.0/0", "eth0", "10.0.1.1")
+	l.ext.addresses(t, "eth0", "192.168.50.1/24")
+	l.ext.addresses(t, "lo", "10.96.0.10/32", "10.0.2.7/32")
+	l.ext.route(t, "10.0.1.0/24", "eth0", "192.168.50.2")
+}
+
+func (l *labNode) attachCNI(t *testing.T, mode uint32) {
+	t.Helper()
+	spec, err := loadLab()
+	check(t, err)
+	up, err := l.node.nl.LinkByName("up0")
+	check(t, err)
+	word := func(addr string) uint32 { return toEndpoint(ap(addr + ":0")).Addr[3] }
+	for name, value := range map[string]any{
+		"mode": mode, "uplink": uint32(up.Attrs().Index), "vip": word("169.254.20.10"),
+		"host_addrs": [2]uint32{word("192.168.50.2"), word("10.0.1.1")},
+	} {
+		check(t, spec.Variables[name].Set(value))
+	}
+	check(t, spec.LoadAndAssign(&l.objs, nil))
+	t.Cleanup(func() { _ = l.objs.Close() })
+	ingress(t, l.node, "lxc0", l.objs.FromPod)
+	ingress(t, l.ext, "eth0", l.objs.CountVip)
+}
+
+// ingress attaches a program to what a link receives.
+func ingress(t *testing.T, ns *namespace, name string, prog *ebpf.Program) {
+	t.Helper()
+	l, err := ns.nl.LinkByName(name)
+	check(t, err)
+	err = ns.nl.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}})
+	if err == unix.ENOENT {
+		skip(t, "the kernel has no clsact")
+	}
+	check(t, err)
+	check(t, ns.nl.FilterAdd(&netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1,
+		},
+		Fd: prog.FD(), Name: "lab", DirectAction: true,
+	}))
+}
+
+func (l *labNode) counted(t *testing.T, m *ebpf.Map, key uint32) (n uint64) {
+	t.Helper()
+	check(t, m.Lookup(key, &n))
+	return n
+}
+
+func labShapes(vip string) []shape {
+	return []shape{
+		{name: "UDP unconnected", network: "udp4", vip: vip},
+		{name: "UDP connected", network: "udp4", vip: vip, connected: true},
+		{name: "UDP mapped", network: "udp6", vip: vip, mapped: true},
+		{name: "TCP", network: "tcp4", vip: vip, connected: true},
+	}
+}
+
+// lossOf is what comes of a look-up whose packets are lost.
+const lossOf = "lost"
+
+// outcome is who answers, or lossOf.
+func outcome(a *agent, s shape) string {
+	got := a.lookUp(s)
+	switch {
+	case strings.Contains(got, syscall.EAGAIN.Error()), strings.Contains(got, syscall.EINPROGRESS.Error()):
+		return lossOf
+	}
+	return strings.TrimSuffix(got, ":q")
+}
+
+// The table of the routing modes: what a pod reaches at the VIP itself, at the
+// node and at the ClusterIP; and at the VIP with redirection, daemon up and
+// killed.
+func TestRoutingModes(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		mode          uint32
+		plain         string // the answer at the VIP without redirection
+		drops, leaves bool
+	}{
+		{"M0 legacy", modeLegacy, "daemon", false, false},
+		{"M1 FIB", modeFIB, lossOf, true, false},
+		{"M2 skip FIB", modeSkipFIB, lossOf, false, true},
+		{"M3 FIB or stack", modeFIBOrStack, "daemon", false, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			l := newLab(t, tc.mode)
+			l.expect(t, "plain VIP", l.plain, labShapes(vip4)[:1], tc.plain)
+			l.expect(t, "plain VIP", l.plain, labShapes(vip4)[3:], tc.plain)
+			if dropped := l.counted(t, l.objs.Dropped, notFwded) > 0; dropped != tc.drops {
+				t.Errorf("dropped with code %d: %t, want %t", notFwded, dropped, tc.drops)
+			}
+			if left := l.counted(t, l.objs.Leaked, 0) > 0; left != tc.leaves {
+				t.Errorf("queries left by the uplink: %t, want %t", left, tc.leaves)
+			}
+			l.expect(t, "node", l.plain, labShapes(labTarget), "daemon")
+			l.expect(t, "ClusterIP", l.plain, labShapes(cluster4), "cluster")
+			leaked := l.counted(t, l.objs.Leaked, 0)
+			l.expect(t, "redirected", l.agent, labShapes(vip4), "daemon")
+			l.askAs(t, labShapes(vip4), "daemon")
+			l.daemon.kill(t)
+			l.expect(t, "redirected, daemon killed", l.agent, labShapes(vip4), "core")
+			l.askAs(t, labShapes(vip4), "core")
+			if n := l.counted(t, l.objs.Leaked, 0); n != leaked {
+				t.Errorf("%d packets to the VIP left by the uplink in spite of redirection", n-leaked)
+			}
+		})
+	}
+}
+
+func (l *labNode) expect(t *testing.T, what string, a *agent, shapes []shape, want string) {
+	t.Helper()
+	for _, s := range shapes {
+		if got := outcome(a, s); got != want {
+			t.Errorf("%s, %s: %s, want %s", what, s.name, got, want)
+		}
+	}
+}
+
+// askAs also looks at getpeername.
+func (l *labNode) askAs(t *testing.T, shapes []shape, want string) {
+	for _, s := range shapes {
+		t.Run(s.name+" "+want, func(t *testing.T) { l.ask(t, s, want) })
+	}
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#ifndef NODENS_MAPS_H
+#define NODENS_MAPS_H
+
+#include "redirect.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct settings);
+	__uint(max_entries, 1);
+} config SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct endpoint); /* VIP and port */
+	__type(value, struct service);
+	__uint(max_entries, MAX_SERVICES);
+} services SEC(".maps");
+
+/* CLOCK_MONOTONIC in ns, of the last beat. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} heartbeat SEC(".maps");
+
+/* A socket of the daemon: the kernel takes it out when the daemon ends, in
+ * whatever way. User space reads the socket's cookie. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKMAP);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} canary SEC(".maps");
+
+/* Cookies of network namespaces that are left alone while the daemon lives. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u8);
+	__uint(max_entries, MAX_EXEMPT);
+} exempt SEC(".maps");
+
+/* Cgroup ids whose members are always left alone. The value says who put it in. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, __u8);
+	__uint(max_entries, MAX_OPTED_OUT);
+} opted_out SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct socket_flows);
+} flows SEC(".maps");
+
+/* Indexed by hook * EXIT_COUNT + exit reason. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, HOOK_COUNT * EXIT_COUNT);
+} exits SEC(".maps");
+
+#endif

@@ -1,0 +1,96 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// Who put a cgroup into opted_out.
+const (
+	optedOutByCaller uint8 = 1
+	optedOutAsSelf   uint8 = 2
+)
+
+// OptOut leaves the sockets of a cgroup's members, and of all below it, alone.
+// The id is the inode number of the cgroup's directory. It outlives the process,
+// until OptIn.
+func (r *Redirect) OptOut(cgroupID uint64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return errClosed
+	}
+	if err := r.objs.OptedOut.Put(cgroupID, optedOutByCaller); err != nil {
+		return explain("redirect: opt out", err)
+	}
+	return r.updateOptedOut()
+}
+
+// OptIn undoes OptOut; an id that has not opted out is no error.
+func (r *Redirect) OptIn(cgroupID uint64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return errClosed
+	}
+	err := r.objs.OptedOut.Delete(cgroupID)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return explain("redirect: opt in", err)
+	}
+	return r.updateOptedOut()
+}
+
+// OptedOut returns the ids that OptOut was called with, by this process and
+// those before.
+func (r *Redirect) OptedOut() ([]uint64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, errClosed
+	}
+	all, err := r.optedOut()
+	if err != nil {
+		return nil, fmt.Errorf("redirect: %w", err)
+	}
+	var ids []uint64
+	for id, by := range all {
+		if by == optedOutByCaller {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+func (r *Redirect) optedOut() (map[uint64]uint8, error) {
+	ids := map[uint64]uint8{}
+	var id uint64
+	var by uint8
+	iter := r.objs.OptedOut.Iterate()
+	for iter.Next(&id, &by) {
+		ids[id] = by
+	}
+	if err := iter.Err(); err != nil {
+		return nil, explain("list opted-out cgroups", err)
+	}
+	return ids, nil
+}
+
+// updateOptedOut touches nothing else of the settings: they may be another
+// process's.
+func (r *Redirect) updateOptedOut() error {
+	ids, err := r.optedOut()
+	if err != nil {
+		return fmt.Errorf("redirect: %w", err)
+	}
+	var set redirectSettings
+	if err := r.objs.Config.Lookup(uint32(0), &set); err != nil {
+		return explain("redirect: look up settings", err)
+	}
+	set.OptedOut = min(uint32(len(ids)), 1)
+	if err := r.objs.Config.Put(uint32(0), &set); err != nil {
+		return explain("redirect: put settings", err)
+	}
+	return nil
+}

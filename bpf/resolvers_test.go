@@ -1,0 +1,151 @@
+package bpf
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// resolvers are real clients of DNS, as shell commands that print the address of
+// a name.
+func resolvers(t *testing.T, options string) map[string]string {
+	t.Helper()
+	for _, tool := range []string{"dig", "cc", "musl-gcc", "unshare"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			skip(t, "needs "+tool)
+		}
+	}
+	dir := t.TempDir()
+	resolvConf := filepath.Join(dir, "resolv.conf")
+	check(t, os.WriteFile(resolvConf, []byte("nameserver 169.254.20.10\noptions "+options+"\n"), 0o644))
+	commands := map[string]string{
+		"dig":     "dig +short +tries=1 +time=2 @169.254.20.10 node.example A",
+		"dig TCP": "dig +short +tcp +tries=1 +time=2 @169.254.20.10 node.example A",
+	}
+	for libc, cc := range map[string]string{"glibc": "cc", "musl": "musl-gcc"} {
+		bin := filepath.Join(dir, libc)
+		if out, err := exec.Command(cc, "-static", "-w", "-o", bin, "../test/testdata/lookup.c").CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", cc, err, out)
+		}
+		commands[libc] = "mount --bind " + resolvConf + " /etc/resolv.conf && exec " + bin + " node.example 4"
+	}
+	return commands
+}
+
+// shell starts a command in the pod; the returned function waits and returns
+// what it printed.
+func (p *pod) shell(t *testing.T, text string) (wait func() string) {
+	t.Helper()
+	dir, err := os.Open(p.cgroup)
+	check(t, err)
+	defer dir.Close()
+	var out strings.Builder
+	cmd := exec.Command("unshare", "-m", "sh", "-c", text)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	p.ns.inside(t, cmd.Start)
+	return func() string {
+		_ = cmd.Wait() // what it prints tells more
+		return strings.TrimSpace(out.String())
+	}
+}
+
+const (
+	fromDaemon = "192.0.2.1" // see serverAddrs
+	fromCore   = "192.0.2.2"
+)
+
+// dig and the resolvers of glibc and musl, in a pod under M1, where the VIP
+// itself is dropped.
+func TestRealResolvers(t *testing.T) {
+	commands := resolvers(t, "timeout:1 attempts:2")
+	l := newLab(t, modeFIB)
+	run := func(want string) {
+		t.Helper()
+		for name, command := range commands {
+			if got := l.shell(t, command)(); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+	}
+	run(fromDaemon)
+	l.daemon.kill(t)
+	run(fromCore)
+	l.daemon = startDaemon(t, l.node, l.node, l.cfg)
+	run(fromDaemon)
+}
+
+// A look-up whose query died with the daemon: musl sends anew, from the same
+// unconnected socket; glibc stays on its connected one until that is destroyed.
+func TestLookUpInFlight(t *testing.T) {
+	commands := resolvers(t, "timeout:1 attempts:2")
+	for _, tc := range []struct {
+		libc    string
+		destroy bool
+		want    string
+	}{
+		{"musl", false, fromCore},
+		{"musl", true, fromCore},
+		{"glibc", true, fromCore},
+		{"glibc", false, "EAI_AGAIN"}, // a control
+	} {
+		name := tc.libc
+		if tc.destroy {
+			name += ", destroyed"
+		}
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.ns.addresses(t, "lo", "10.0.0.4/32")
+			arrived := p.silent(t, ap("10.0.0.4:10053"))
+			cfg := p.config(t)
+			cfg.PinDir = filepath.Join(testBPFFS, "in-flight")
+			cfg.Services[0].Target, cfg.Services[2].Target = ap("10.0.0.4:10053"), ap("10.0.0.4:10053")
+			r := open(t, cfg)
+			check(t, r.Attach())
+			check(t, r.Alive())
+			wait := p.shell(t, commands[tc.libc])
+			<-arrived
+			check(t, r.Withdraw())
+			if tc.destroy {
+				_, err := DestroyPodSockets(p.kubepods, "/proc", ap("10.0.0.4:10053"))
+				check(t, err)
+			}
+			if got := wait(); got != tc.want {
+				t.Errorf("%q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// silent takes queries and never answers. The channel is closed at the first.
+func (p *pod) silent(t *testing.T, addr netip.AddrPort) <-chan struct{} {
+	t.Helper()
+	var udp *net.UDPConn
+	p.ns.inside(t, func() (err error) {
+		udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
+		return err
+	})
+	arrived, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 512)
+		if _, err := udp.Read(buf); err == nil {
+			close(arrived)
+		}
+		for {
+			if _, err := udp.Read(buf); err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = udp.Close()
+		<-done
+	})
+	return arrived
+}

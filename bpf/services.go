@@ -1,0 +1,149 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+)
+
+// applyServices makes the pinned maps say what r is to redirect. The caller
+// holds mu, or r is not shared yet.
+func (r *Redirect) applyServices() error {
+	for vip, s := range r.services {
+		if err := r.putService(vip, s); err != nil {
+			return err
+		}
+	}
+	if err := r.putSettings(); err != nil {
+		return err
+	}
+	return r.removeOtherServices()
+}
+
+// putService keeps a predecessor's fallbacks where none are given.
+func (r *Redirect) putService(vip netip.AddrPort, s Service) error {
+	if len(s.Fallbacks) == 0 && !s.PassThrough {
+		old, err := r.pinnedFallbacks(vip)
+		if err != nil {
+			return err
+		}
+		if s.Fallbacks = old; old != nil {
+			r.log.Info("adopted fallbacks", "vip", vip, "endpoints", old)
+			r.services[vip] = s
+		}
+	}
+	value := s.value()
+	if err := r.objs.Services.Put(toEndpoint(vip), &value); err != nil {
+		return explain(fmt.Sprintf("put service %s", vip), err)
+	}
+	return nil
+}
+
+// value mirrors struct service.
+func (s *Service) value() redirectService {
+	v := redirectService{Target: toEndpoint(s.Target), Fallbacks: uint32(len(s.Fallbacks))}
+	for i, ap := range s.Fallbacks {
+		v.Fallback[i] = toEndpoint(ap)
+	}
+	if s.PassThrough {
+		v.Flags = uint32(redirectServiceFlagsSERVICE_PASS_THROUGH)
+	}
+	return v
+}
+
+func (r *Redirect) pinnedFallbacks(vip netip.AddrPort) ([]netip.AddrPort, error) {
+	var v redirectService
+	err := r.objs.Services.Lookup(toEndpoint(vip), &v)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, explain(fmt.Sprintf("look up service %s", vip), err)
+	}
+	var eps []netip.AddrPort
+	for _, e := range v.Fallback[:min(int(v.Fallbacks), MaxFallbacks)] {
+		eps = append(eps, fromEndpoint(e))
+	}
+	return eps, nil
+}
+
+func (r *Redirect) putSettings() error {
+	set := redirectSettings{HeartbeatTimeout: uint64(r.timeout.Nanoseconds())}
+	var ports []uint16
+	for vip := range r.services {
+		if !slices.Contains(ports, vip.Port()) {
+			ports = append(ports, vip.Port())
+		}
+	}
+	for i, port := range ports {
+		set.Ports[i] = networkPort(port)
+	}
+	ids, err := r.optedOut()
+	if err != nil {
+		return err
+	}
+	if len(ids) > 0 {
+		set.OptedOut = 1
+	}
+	if err := r.objs.Config.Put(uint32(0), &set); err != nil {
+		return explain("put settings", err)
+	}
+	return nil
+}
+
+func (r *Redirect) removeOtherServices() error {
+	var key redirectEndpoint
+	var value redirectService
+	var stale []netip.AddrPort
+	iter := r.objs.Services.Iterate()
+	for iter.Next(&key, &value) {
+		if vip := fromEndpoint(key); r.services[vip].VIP != vip {
+			stale = append(stale, vip)
+		}
+	}
+	if err := iter.Err(); err != nil {
+		return explain("list services", err)
+	}
+	for _, vip := range stale {
+		if err := r.objs.Services.Delete(toEndpoint(vip)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return explain(fmt.Sprintf("remove service %s", vip), err)
+		}
+		r.log.Info("removed a predecessor's service", "vip", vip)
+	}
+	return nil
+}
+
+// SetFallbacks replaces the fallbacks of the service at vip. None means that
+// the destination is left alone while the daemon is not alive. They stay when the
+// process ends.
+func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) error {
+	vip = unmap(vip)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return errClosed
+	}
+	s, ok := r.services[vip]
+	if !ok || s.PassThrough {
+		return fmt.Errorf("redirect: set fallbacks of %s: not a service that has fallbacks", vip)
+	}
+	used, err := checkFallbacks(vip, endpoints)
+	if err != nil {
+		return fmt.Errorf("redirect: set fallbacks of %s: %w", vip, err)
+	}
+	for _, ap := range used {
+		if _, ok := r.services[ap]; ok {
+			return fmt.Errorf("redirect: set fallbacks of %s: %s is redirected itself", vip, ap)
+		}
+	}
+	s.Fallbacks = used
+	r.services[vip] = s
+	value := s.value()
+	if err := r.objs.Services.Put(toEndpoint(vip), &value); err != nil {
+		return explain(fmt.Sprintf("redirect: set fallbacks of %s", vip), err)
+	}
+	return nil
+}

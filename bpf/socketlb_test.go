@@ -1,0 +1,138 @@
+package bpf
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// attachSocketLB attaches a socket load balancer to a cgroup, which sends the
+// ClusterIP to CoreDNS. The address of the ClusterIP itself answers as "cluster",
+// which a client never sees while the load balancer does its work.
+func attachSocketLB(t *testing.T, dir string) {
+	t.Helper()
+	var objs labObjects
+	check(t, loadLabObjects(&objs, nil))
+	t.Cleanup(func() { _ = objs.Close() })
+	check(t, objs.Backends.Put(toEndpoint(ap(cluster4)), toEndpoint(ap(core4))))
+	f, err := os.Open(dir)
+	check(t, err)
+	defer f.Close()
+	for attach, prog := range map[ebpf.AttachType]*ebpf.Program{
+		ebpf.AttachCGroupInet4Connect:     objs.LbConnect4,
+		ebpf.AttachCGroupUDP4Sendmsg:      objs.LbSendmsg4,
+		ebpf.AttachCGroupUDP4Recvmsg:      objs.LbRecvmsg4,
+		ebpf.AttachCgroupInet4GetPeername: objs.LbGetpeername4,
+	} {
+		lnk, err := link.AttachRawLink(link.RawLinkOptions{Target: int(f.Fd()), Program: prog, Attach: attach})
+		check(t, err)
+		t.Cleanup(func() { _ = lnk.Close() })
+	}
+}
+
+func clusterShapes() []shape {
+	return []shape{
+		{name: "UDP unconnected", network: "udp4", vip: cluster4},
+		{name: "UDP connected", network: "udp4", vip: cluster4, connected: true},
+		{name: "TCP", network: "tcp4", vip: cluster4, connected: true},
+	}
+}
+
+// Behind a socket load balancer on the parent, as Cilium's on the root, both the
+// VIP and an intercepted ClusterIP look like themselves, daemon up and down.
+func TestBehindSocketLB(t *testing.T) {
+	p := newPod(t)
+	attachSocketLB(t, filepath.Dir(p.kubepods))
+	p.askEach(t, clusterShapes(), "core") // the load balancer works
+	r := open(t, p.config(t))
+	check(t, r.Attach())
+	for range 2 {
+		p.askEach(t, clusterShapes(), "core")
+		p.askAll(t, "core")
+		check(t, r.Alive())
+		p.askEach(t, clusterShapes(), "target")
+		p.askAll(t, "target")
+		check(t, r.Withdraw())
+	}
+}
+
+func (p *pod) askEach(t *testing.T, shapes []shape, want string) {
+	for _, s := range shapes {
+		t.Run(s.network+" "+s.name, func(t *testing.T) { p.ask(t, s, want) })
+	}
+}
+
+// Ours attached to the same cgroup as the load balancer, before it.
+func TestBesideSocketLB(t *testing.T) {
+	p := newPod(t)
+	r := open(t, p.config(t))
+	check(t, r.Attach())
+	attachSocketLB(t, p.kubepods)
+	p.askAll(t, "core")
+	p.askEach(t, clusterShapes(), "core")
+	check(t, r.Alive())
+	p.askAll(t, "target")
+	p.askEach(t, clusterShapes(), "target")
+}
+
+// A control: the ClusterIP as a fallback shows a client the ClusterIP. This is
+// why fallbacks are endpoints.
+func TestClusterIPIsNoFallback(t *testing.T) {
+	p := newPod(t)
+	attachSocketLB(t, filepath.Dir(p.kubepods))
+	cfg := p.config(t)
+	cfg.Services = []Service{{VIP: ap(vip4), Target: ap(target4), Fallbacks: []netip.AddrPort{ap(cluster4)}}}
+	r := open(t, cfg)
+	check(t, r.Attach())
+	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
+	p.must(t, request{Op: "send", Socket: "u", Addr: ap(vip4), Payload: "q"})
+	if got := p.must(t, request{Op: "recv", Socket: "u"}); got.Payload != "core:q" || got.Addr != ap(cluster4) {
+		t.Errorf("%q from %v, want an answer by core that looks like the ClusterIP's", got.Payload, got.Addr)
+	}
+	check(t, r.SetFallbacks(ap(vip4), []netip.AddrPort{ap(core4)}))
+	p.askAll4(t, "core")
+}
+
+func (p *pod) askAll4(t *testing.T, want string) {
+	for _, s := range shapes() {
+		if s.vip == vip4 {
+			p.ask(t, s, want)
+		}
+	}
+}
+
+// A control: ours attached after the load balancer comes too late to intercept
+// the ClusterIP.
+func TestAfterSocketLB(t *testing.T) {
+	p := newPod(t)
+	attachSocketLB(t, p.kubepods)
+	r := open(t, p.config(t))
+	check(t, r.Attach())
+	check(t, r.Alive())
+	p.askEach(t, clusterShapes(), "core")
+	p.askAll(t, "target") // the VIP is no service of the load balancer's
+	check(t, r.Withdraw())
+	p.askAll(t, "core")
+}
+
+// A control: without the reverse hooks a client sees the target.
+func TestWithoutReverseHooks(t *testing.T) {
+	p := newPod(t)
+	r := open(t, p.config(t))
+	check(t, r.Attach())
+	check(t, r.Alive())
+	check(t, removeLinks(r.dir, func(h hook) bool { return !h.forward }))
+	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
+	p.must(t, request{Op: "connect", Socket: "u", Addr: ap(vip4)})
+	if got := p.must(t, request{Op: "peer", Socket: "u"}).Addr; got != ap(target4) {
+		t.Errorf("getpeername = %v, want %s", got, target4)
+	}
+	p.must(t, request{Op: "write", Socket: "u", Payload: "q"})
+	receive(t, p, target4)
+	check(t, r.Attach()) // repairs
+	p.askAll(t, "target")
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
+#ifndef NODENS_STEER_H
+#define NODENS_STEER_H
+
+#include "alive.h"
+#include "flows.h"
+
+static __always_inline int is_service_port(const struct settings *set, __be16 port)
+{
+#pragma unroll
+	for (int i = 0; i < MAX_PORTS; i++)
+		if (set->ports[i] == port)
+			return port != 0;
+	return 0;
+}
+
+/* Whether the running task's container or any cgroup above it, as its pod's, has
+ * opted out. */
+static __always_inline int is_opted_out(const struct settings *set)
+{
+	__u64 id;
+
+	if (!set->opted_out)
+		return 0;
+#pragma unroll
+	for (int i = 1; i <= MAX_LEVELS; i++) {
+		id = bpf_get_current_ancestor_cgroup_id(i);
+		if (!id)
+			return 0;
+		if (bpf_map_lookup_elem(&opted_out, &id))
+			return 1;
+	}
+	return 0;
+}
+
+static __always_inline int is_exempt(struct bpf_sock_addr *ctx)
+{
+	__u64 cookie = bpf_get_netns_cookie(ctx);
+
+	return bpf_map_lookup_elem(&exempt, &cookie) != NULL;
+}
+
+/* A socket keeps its fallback for about two seconds, so that a retry by musl
+ * (2.5 s) or glibc (5 s) meets another one. NULL: none is known. */
+static __always_inline struct endpoint *fallback(struct bpf_sock_addr *ctx, struct service *svc, __u64 ns)
+{
+	__u32 i, n = svc->fallbacks;
+
+	if (!n)
+		return NULL;
+	i = (__u32)(bpf_get_socket_cookie(ctx) + (ns >> 31)) % n;
+	if (i >= MAX_FALLBACKS)
+		return NULL;
+	return &svc->fallback[i];
+}
+
+/* Whether the socket is connected to dst. A connected IPv6 socket with a v4-mapped
+ * peer meets sendmsg4 with that peer at every send; it would not receive from
+ * anywhere else. The fields are read first and volatile, because the verifier wants
+ * each read at its own offset. */
+static __always_inline int is_peer(const volatile struct bpf_sock *sk, const struct endpoint *dst)
+{
+	struct endpoint peer = {
+		.addr = { sk->dst_ip6[0], sk->dst_ip6[1], sk->dst_ip6[2], sk->dst_ip6[3] },
+		.port = sk->dst_port,
+	};
+	__be32 ip4 = sk->dst_ip4;
+
+	if (sk->state != TCP_ESTABLISHED)
+		return 0;
+	if (sk->family == AF_INET)
+		return ip4 == dst->addr[3] && peer.port == dst->port;
+	return same(&peer, dst);
+}
+
+/* Replaces the destination by to. */
+static __always_inline enum exit_reason put(struct bpf_sock_addr *ctx, struct endpoint *dst,
+					    const struct endpoint *to, enum exit_reason why)
+{
+	if (remember(ctx->sk, to, dst))
+		return EXIT_NO_STORAGE;
+	*dst = *to;
+	return why;
+}
+
+/* Not alive: to a fallback, or left alone. */
+static __always_inline enum exit_reason fall_back(struct bpf_sock_addr *ctx, struct endpoint *dst,
+						  struct service *svc, enum liveness state, __u64 ns)
+{
+	struct endpoint *to;
+
+	if (svc->flags & SERVICE_PASS_THROUGH)
+		return state == GONE ? EXIT_PASSED_GONE : EXIT_PASSED_HUNG;
+	to = fallback(ctx, svc, ns);
+	if (!to)
+		return EXIT_NO_FALLBACK;
+	return put(ctx, dst, to, state == GONE ? EXIT_FALLBACK_GONE : EXIT_FALLBACK_HUNG);
+}
+
+/* Decides where a connect or send to dst goes; dst is in the caller's stack. */
+static __always_inline enum exit_reason steer(struct bpf_sock_addr *ctx, struct endpoint *dst, int connects)
+{
+	__u32 zero = 0;
+	struct settings *set = bpf_map_lookup_elem(&config, &zero);
+	struct service *svc;
+	enum liveness state;
+	__u64 ns;
+
+	if (!set)
+		return EXIT_NOT_CONFIGURED;
+	if (!is_service_port(set, dst->port))
+		return EXIT_OTHER_PORT;
+	if (ctx->protocol != IPPROTO_UDP && ctx->protocol != IPPROTO_TCP)
+		return EXIT_OTHER_PROTOCOL;
+	svc = bpf_map_lookup_elem(&services, dst);
+	if (!svc) {
+		if (connects) /* when sending it may be the peer: see is_peer */
+			forget(ctx->sk, dst);
+		return EXIT_OTHER_ADDRESS;
+	}
+	if (!connects && is_peer(ctx->sk, dst))
+		return EXIT_CONNECTED;
+	if (is_opted_out(set))
+		return EXIT_OPTED_OUT;
+	ns = now();
+	state = liveness(set, ns);
+	if (state != ALIVE)
+		return fall_back(ctx, dst, svc, state, ns);
+	if (is_exempt(ctx))
+		return EXIT_EXEMPT;
+	return put(ctx, dst, &svc->target, EXIT_REDIRECTED);
+}
+
+#endif
