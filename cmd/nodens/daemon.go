@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/netsetup"
+	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// drainTimeout bounds the look-ups that are under way at SIGTERM.
+const drainTimeout = 4 * time.Second
+
+// daemon is the process: what outlives configurations, and the one in use.
+type daemon struct {
+	flags    *flags
+	stdout   io.Writer
+	log      *slog.Logger
+	queries  *slog.Logger // the query log
+	lines    *lineWriter  // what queries writes to
+	registry *prometheus.Registry
+	metrics  *configMetrics
+	store    *cache.Store
+	server   *server.Server
+	admin    *adminServers
+	pools    *pools
+	files    *corefiles
+	host     *netsetup.Host // nil: we leave the host alone
+	stopHost func()         // ends host's watch
+
+	resolvConf string // of the host
+	pidfile    pidFile
+	state      state
+
+	reloads chan string // why; drained by follow
+	failing string      // the error of the last reload; owned by follow
+
+	caches atomic.Pointer[[]cacheOf] // in use; for scrapes, which take no lock
+
+	mu        sync.Mutex // guards app and its runners
+	app       *app
+	stopApp   context.CancelFunc
+	appWork   sync.WaitGroup
+	probeLoop chan struct{}
+}
+
+// newDaemon makes the parts that no configuration changes.
+func newDaemon(ctx context.Context, e env, f *flags, sample bool) (*daemon, error) {
+	level := slog.LevelInfo
+	if f.quiet {
+		level = slog.LevelWarn
+	}
+	d := &daemon{
+		flags: f, stdout: e.stdout,
+		log:      slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: level})),
+		lines:    newLineWriter(e.stdout),
+		registry: prometheus.NewRegistry(),
+		reloads:  make(chan string, 1), resolvConf: hostResolvConf,
+		probeLoop: make(chan struct{}, 1),
+	}
+	d.queries = slog.New(slog.NewTextHandler(d.lines, nil))
+	workers := udpWorkers()
+	serverMetrics, err := server.NewMetrics(d.registry, workers)
+	if err != nil {
+		return nil, err
+	}
+	d.store = cache.New(cache.Options{Bytes: d.budget(), Now: time.Now})
+	d.metrics = newConfigMetrics(d.registry, d)
+	d.files = &corefiles{flags: f, sample: sample, getenv: e.getenv, warn: func(err error) {
+		d.log.Error("configuration", "error", err)
+		d.metrics.setupErrors.WithLabelValues("configmap").Inc()
+	}}
+	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	d.server = server.New(server.Config{Logger: d.log, Metrics: serverMetrics, Now: time.Now, Workers: workers})
+	d.admin = newAdminServers(d.log)
+	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
+	d.pools.own = d.isOwn
+	d.pools.changed = d.askLoopProbe
+	return d, nil
+}
+
+// budget is the number of octets that cached answers may take.
+func (d *daemon) budget() int64 {
+	if d.flags.cacheSize > 0 {
+		return d.flags.cacheSize
+	}
+	return cacheBudget(memoryLimit(os.DirFS("/")))
+}
+
+// isOwn reports whether we serve on addr because of -localip.
+func (d *daemon) isOwn(addr netip.AddrPort) bool {
+	return addr.Port() == d.flags.dnsPort && slices.Contains(d.flags.localIPs, addr.Addr())
+}
+
+// steps is the order in which the daemon starts; it stops in reverse. Traffic
+// is steered to us last and away from us first.
+func (d *daemon) steps(cfg source) []step {
+	return []step{
+		{"write the query log", d.lines.start, d.lines.stop},
+		{"set up addresses", d.ensureAddresses, d.removeAddresses},
+		{"serve", func(ctx context.Context) error { return d.use(ctx, cfg) }, d.stopServing},
+		{"ask ourselves", d.askOurselves, d.lameduck},
+		{"steer traffic", d.ensureRules, d.removeRules},
+		{"be ready", d.becomeReady, d.becomeUnready},
+	}
+}
+
+// use builds cfg and makes it the configuration in use. On an error the one
+// before stays.
+func (d *daemon) use(ctx context.Context, cfg source) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a, err := d.build(cfg)
+	if err == nil {
+		err = d.apply(ctx, a)
+	}
+	if err != nil {
+		d.keepOld()
+		return err
+	}
+	d.replace(ctx, a)
+	return nil
+}
+
+// apply opens what a listens on. All or nothing.
+func (d *daemon) apply(ctx context.Context, a *app) error {
+	commit, abort, err := d.admin.prepare(ctx, a.endpoints)
+	if err != nil && d.files.sample {
+		// Who only tries nodens may well use these ports.
+		d.log.Warn("no /health, /ready and /metrics", "error", err)
+		commit, abort, err = d.admin.prepare(ctx, nil)
+	}
+	if err != nil {
+		return err
+	}
+	if err := d.server.Apply(ctx, a.bindings); err != nil {
+		abort()
+		return d.explain(err)
+	}
+	commit()
+	return nil
+}
+
+// keepOld drops what a failed build has left behind.
+func (d *daemon) keepOld() {
+	keep := map[string]bool{}
+	if d.app != nil {
+		keep = d.app.pools
+	}
+	d.pools.retain(keep)
+	d.retainCaches()
+}
+
+// replace makes a the app in use, now that it is being served.
+func (d *daemon) replace(ctx context.Context, a *app) {
+	if d.stopApp != nil {
+		d.stopApp()
+		d.appWork.Wait()
+	}
+	d.app = a
+	d.caches.Store(&a.caches)
+	d.metrics.loop.Reset()
+	d.pools.retain(a.pools)
+	d.retainCaches()
+	appCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	d.stopApp = cancel
+	d.appWork.Go(func() { d.followLoops(appCtx, a) })
+	for _, h := range a.hosts {
+		if h.interval > 0 {
+			d.appWork.Go(func() { d.followHosts(appCtx, h) })
+		}
+	}
+	if a.search != nil {
+		d.appWork.Go(func() { d.followSearch(appCtx, a.search) })
+	}
+	if a.reload != nil {
+		d.appWork.Go(func() { d.followCorefile(appCtx, a) })
+	}
+}
+
+func (d *daemon) retainCaches() {
+	keep := make(map[string]bool)
+	if d.app != nil {
+		for _, c := range d.app.caches {
+			keep[c.id] = true
+		}
+	}
+	d.store.Retain(keep)
+}
+
+// stopServing ends the configuration in use, drained.
+func (d *daemon) stopServing(ctx context.Context) error {
+	d.mu.Lock()
+	if d.stopApp != nil {
+		d.stopApp()
+		d.appWork.Wait()
+	}
+	d.mu.Unlock()
+	drain, cancel := context.WithTimeout(ctx, drainTimeout)
+	defer cancel()
+	err := d.server.Shutdown(drain)
+	if errors.Is(err, context.DeadlineExceeded) {
+		// As designed: a client that does not read is not waited for longer.
+		d.log.Warn("look-ups were cut off", "error", err)
+		err = nil
+	}
+	requests, cancelRequests := context.WithTimeout(ctx, drainTimeout/8)
+	defer cancelRequests()
+	err = errors.Join(err, d.admin.close(requests))
+	d.pools.retain(nil)
+	return err
+}
+
+// becomeReady answers /ready, writes the PID file, and says on standard output
+// where we listen.
+func (d *daemon) becomeReady(context.Context) error {
+	if err := d.pidfile.write(d.flags.pidfile); err != nil {
+		return err
+	}
+	d.state.ready.Store(true)
+	var where []string
+	for _, a := range d.server.Addrs() {
+		where = append(where, a.String())
+	}
+	slices.Sort(where)
+	_, err := fmt.Fprintf(d.stdout, "nodens %s listens on %s (udp, tcp); try: %s\n", buildVersion(), strings.Join(where, ", "), d.tryDig())
+	return err
+}
+
+// becomeUnready tells the world that we are going.
+func (d *daemon) becomeUnready(context.Context) error {
+	d.state.stopping.Store(true)
+	return d.pidfile.remove()
+}
+
+// tryDig is a command that shows that it works.
+func (d *daemon) tryDig() string {
+	cmd := "dig"
+	addrs := d.server.Addrs()
+	slices.SortFunc(addrs, netip.AddrPort.Compare)
+	if len(addrs) > 0 {
+		a := addrs[0]
+		host := a.Addr()
+		if host.IsUnspecified() {
+			host = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+		cmd += " @" + host.String()
+		if a.Port() != 53 {
+			cmd += fmt.Sprintf(" -p %d", a.Port())
+		}
+	}
+	return cmd + " kubernetes.default.svc.cluster.local"
+}
+
+// lameduck goes on serving for as long as the health directive says.
+func (d *daemon) lameduck(context.Context) error {
+	if !d.state.ready.Load() || d.app.lameduck == 0 {
+		return nil
+	}
+	d.log.Info("lameduck", "duration", d.app.lameduck)
+	<-time.After(d.app.lameduck)
+	return nil
+}
+
+// askOurselves proves that every address answers through the real socket. The
+// question is one that is answered without asking anybody.
+func (d *daemon) askOurselves(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var errs []error
+	for _, a := range d.server.Addrs() {
+		if err := server.Ask(ctx, reachable(a)); err != nil {
+			errs = append(errs, fmt.Errorf("no answer on %v: %w", a, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reachable turns the wildcard, which takes both families, into an address
+// that can be asked on any host.
+func reachable(a netip.AddrPort) netip.AddrPort {
+	if a.Addr().IsUnspecified() {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), a.Port())
+	}
+	return a
+}

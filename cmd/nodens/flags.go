@@ -1,0 +1,287 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// errUsage means that the command line was wrong and that stderr says how.
+var errUsage = errors.New("usage")
+
+// flags is the parsed command line of the daemon.
+type flags struct {
+	conf         string // empty: not given
+	corefile     string
+	baseCorefile string
+	kubeDNS      string // directory of the mounted ConfigMap; empty: none
+	upstreamSvc  string
+	domain       string
+	reload       bool // follow the files even without the reload directive
+
+	localIPs   []netip.Addr
+	dnsPort    uint16
+	healthPort uint16
+
+	setupInterface bool
+	interfaceName  string
+	setupRules     bool
+	skipTeardown   bool
+	syncInterval   time.Duration
+
+	setupMetrics string // host:port; empty: off
+	prometheus   string
+	pidfile      string
+
+	cacheSize int64 // octets; 0: from the cgroup's memory limit
+
+	quiet, version, plugins bool
+}
+
+// group is a heading of the help text and the flags under it.
+type group struct {
+	title string
+	names []string
+}
+
+// flagGroups order the help text. A test holds every flag to be in one.
+var flagGroups = []group{
+	{"Configuration", []string{"conf", "corefile", "basecorefile", "kubednscm", "upstreamsvc", "cluster-domain", "reloadwithsignal"}},
+	{"Addresses and ports", []string{"localip", "dns.port", "p", "health-port", "prometheus-listen-address", "metrics-listen-address"}},
+	{"Host", []string{"setupinterface", "interfacename", "setupiptables", "syncinterval", "skipteardown", "pidfile"}},
+	{"Cache", []string{"cache-size"}},
+	{"Other", []string{"quiet", "version", "plugins"}},
+}
+
+// parseFlags parses the daemon's command line. Every flag may be written -x v,
+// -x=v or --x=v, as node-cache takes them.
+func parseFlags(args []string, stderr io.Writer) (*flags, error) {
+	f := &flags{dnsPort: 53, healthPort: 8080, syncInterval: time.Minute, setupMetrics: defaultSetupMetrics}
+	fs := f.set()
+	fs.SetOutput(stderr)
+	fs.Usage = func() {}
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			usage(stderr, fs)
+			return nil, err
+		}
+		return nil, errUsage
+	}
+	if fs.NArg() > 0 {
+		fmt.Fprintf(stderr, "unexpected argument %q; run nodens -h for the commands and flags\n", fs.Arg(0))
+		return nil, errUsage
+	}
+	return f, nil
+}
+
+// Defaults that node-cache has.
+const (
+	defaultBaseCorefile = "/etc/coredns/Corefile.base"
+	defaultCorefilePath = "/etc/Corefile"
+	defaultKubeDNS      = "/etc/kube-dns"
+	defaultSetupMetrics = "0.0.0.0:9353"
+)
+
+// set declares the flags: node-cache's names and meanings, and a few of ours.
+func (f *flags) set() *flag.FlagSet {
+	fs := flag.NewFlagSet("nodens", flag.ContinueOnError)
+	f.setConfiguration(fs)
+	f.setAddresses(fs)
+	f.setHost(fs)
+	fs.Func("cache-size", "`bytes` that cached answers may take, all zones together, with K, M or G as 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, at most 512M; 64M without a limit)", func(s string) (err error) {
+		f.cacheSize, err = parseBytes(s)
+		return err
+	})
+	fs.BoolVar(&f.quiet, "quiet", false, "log warnings and errors only")
+	fs.BoolVar(&f.version, "version", false, "print the version and exit")
+	fs.BoolVar(&f.plugins, "plugins", false, "print the Corefile directives that are understood and exit")
+	return fs
+}
+
+func (f *flags) setConfiguration(fs *flag.FlagSet) {
+	fs.StringVar(&f.conf, "conf", "", "read the Corefile from `file`, as it stands; without this and -localip nodens runs an embedded sample")
+	fs.StringVar(&f.corefile, "corefile", "", "the same as -conf, which wins over it, `file` (default "+defaultCorefilePath+")")
+	fs.StringVar(&f.baseCorefile, "basecorefile", defaultBaseCorefile, "a Corefile with placeholders, `file`; if it exists it is used in place of -conf")
+	fs.StringVar(&f.kubeDNS, "kubednscm", "", "`directory` where the kube-dns ConfigMap is mounted, for stubDomains and upstreamNameservers (default "+defaultKubeDNS+" if it exists)")
+	fs.StringVar(&f.upstreamSvc, "upstreamsvc", "kube-dns", "`Service` whose cluster IP answers for the cluster domain, looked up in the environment")
+	f.domain = "cluster.local"
+	fs.Func("cluster-domain", "`domain` that __PILLAR__DNS__DOMAIN__ stands for (default cluster.local)", func(s string) error {
+		if _, ok := dns.IsDomainName(s); !ok || s == "" || s == "." {
+			return errors.New("not a domain name")
+		}
+		f.domain = strings.TrimSuffix(s, ".")
+		return nil
+	})
+	fs.BoolVar(&f.reload, "reloadwithsignal", false, "reload when the files change even if no block has the reload directive")
+}
+
+func (f *flags) setAddresses(fs *flag.FlagSet) {
+	fs.Func("localip", "serve on these `addresses`, comma-separated, IPv4 and IPv6; they are put on the host", func(s string) (err error) {
+		f.localIPs, err = parseLocalIPs(s)
+		return err
+	})
+	port := func(to *uint16) func(string) error {
+		return func(s string) (err error) {
+			*to, err = parsePort(s)
+			return err
+		}
+	}
+	fs.Func("dns.port", "`port` of zones that name none (default 53)", port(&f.dnsPort))
+	fs.Func("p", "the same as -dns.port, `port`", port(&f.dnsPort))
+	fs.Func("health-port", "`port` of the health directive, for the netfilter rules (default 8080)", port(&f.healthPort))
+	fs.StringVar(&f.prometheus, "prometheus-listen-address", ":9253", "`address` that __PROMETHEUS__ENDPOINT__ stands for")
+	fs.Func("metrics-listen-address", "serve the count of set-up errors on `address`, with -localip only; 0 turns it off (default "+defaultSetupMetrics+")", func(s string) (err error) {
+		f.setupMetrics, err = parseSetupMetrics(s)
+		return err
+	})
+}
+
+func (f *flags) setHost(fs *flag.FlagSet) {
+	fs.BoolVar(&f.setupInterface, "setupinterface", true, "put the local addresses on a dummy link, or on lo where the kernel has no dummy driver")
+	fs.StringVar(&f.interfaceName, "interfacename", "nodelocaldns", "`name` of the dummy link")
+	fs.BoolVar(&f.setupRules, "setupiptables", true, "keep the local addresses out of connection tracking, by an nftables table of our own")
+	fs.BoolVar(&f.skipTeardown, "skipteardown", false, "leave the host as it is on exit")
+	fs.Func("syncinterval", "check the whole host set-up every so many `seconds`; changes are repaired at once anyway (default 60)", func(s string) (err error) {
+		f.syncInterval, err = parseSyncInterval(s)
+		return err
+	})
+	fs.StringVar(&f.pidfile, "pidfile", "", "write the process ID to `file` once serving, and remove it on exit")
+}
+
+func parsePort(s string) (uint16, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return 0, errors.New("a port is a number from 1 to 65535")
+	}
+	return uint16(n), nil
+}
+
+// parseSetupMetrics reads -metrics-listen-address: host:port, or 0 for none.
+func parseSetupMetrics(s string) (string, error) {
+	if s == "0" || s == "" {
+		return "", nil
+	}
+	_, port, err := net.SplitHostPort(s)
+	if err == nil {
+		_, err = parsePort(port)
+	}
+	if err != nil {
+		return "", errors.New("want host:port, or 0 for none")
+	}
+	return s, nil
+}
+
+// parseSyncInterval reads -syncinterval. A bare number counts seconds. A
+// duration below a microsecond is one that was written for node-cache, which
+// takes nanoseconds for seconds.
+func parseSyncInterval(s string) (time.Duration, error) {
+	if n, err := strconv.ParseUint(s, 10, 31); err == nil && n > 0 {
+		return time.Duration(n) * time.Second, nil
+	}
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil || d <= 0:
+		return 0, errors.New("want a number of seconds, or a duration such as 60s, above 0")
+	case d < time.Microsecond:
+		return d * time.Second, nil
+	}
+	if d < time.Second {
+		return 0, errors.New("want at least a second")
+	}
+	return d, nil
+}
+
+// parseLocalIPs reads -localip.
+func parseLocalIPs(s string) ([]netip.Addr, error) {
+	var ips []netip.Addr
+	for _, part := range strings.Split(s, ",") {
+		a, err := netip.ParseAddr(part)
+		if err != nil || a.Zone() != "" {
+			return nil, fmt.Errorf("%q is not an IP address; the list has commas and no spaces", part)
+		}
+		if a.IsUnspecified() || a.IsMulticast() {
+			return nil, fmt.Errorf("%q is no address of one host", part)
+		}
+		ips = append(ips, a.Unmap())
+	}
+	return ips, nil
+}
+
+// parseBytes reads a size such as 64M.
+func parseBytes(s string) (int64, error) {
+	digits := strings.TrimRight(s, "KMGi")
+	shift, ok := map[string]uint{"": 0, "K": 10, "Ki": 10, "M": 20, "Mi": 20, "G": 30, "Gi": 30}[s[len(digits):]]
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || !ok || n <= 0 || n > math.MaxInt64>>shift {
+		return 0, fmt.Errorf("%q is not a size; write bytes, or a number with K, M or G", s)
+	}
+	return n << shift, nil
+}
+
+// usage prints the commands and the flags by group.
+func usage(w io.Writer, fs *flag.FlagSet) {
+	fmt.Fprint(w, `nodens is a DNS cache for the nodes of a Kubernetes cluster.
+
+  nodens [flags]       serve; without -conf a sample that needs nothing else
+  nodens check FILE    validate a Corefile and print what it says, with defaults
+  nodens check [flags] the same for what the daemon would read with these flags
+  nodens status        print what is set up on the host, and whether it is as wanted
+  nodens teardown      remove all of ours from the host
+  nodens version       print the version
+
+`)
+	for _, g := range flagGroups {
+		fmt.Fprintf(w, "%s:\n", g.title)
+		for _, name := range g.names {
+			f := fs.Lookup(name)
+			arg, text := flag.UnquoteUsage(f)
+			if f.DefValue != "" && f.DefValue != "false" {
+				text += " (default " + f.DefValue + ")"
+			}
+			fmt.Fprintf(w, "  -%s\n      %s\n", strings.TrimSpace(f.Name+" "+arg), text)
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+// resolve fills in what was not given: node-cache's paths where it runs in
+// node-cache's place, and the sample for somebody who just tries it. It
+// reports whether the sample is to run.
+func (f *flags) resolve() (sample bool) {
+	if f.kubeDNS == "" && exists(defaultKubeDNS) {
+		f.kubeDNS = defaultKubeDNS
+	}
+	if f.conf == "" {
+		f.conf = f.corefile
+	}
+	if f.conf != "" || len(f.localIPs) > 0 || exists(f.baseCorefile) {
+		if f.conf == "" {
+			f.conf = defaultCorefilePath
+		}
+		return false
+	}
+	if os.Geteuid() == 0 {
+		f.localIPs = []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 20, 10})}
+		return true
+	}
+	f.localIPs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+	if f.dnsPort == 53 {
+		f.dnsPort = 5300
+	}
+	return true
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParseFlags(t *testing.T) {
+	for _, form := range []string{"-localip 169.254.20.10,fd00::10 -conf a", "-localip=169.254.20.10,fd00::10 -conf=a", "--localip=169.254.20.10,fd00::10 --conf a"} {
+		f, err := parseFlags(strings.Fields(form), &bytes.Buffer{})
+		if err != nil {
+			t.Fatalf("%s: %v", form, err)
+		}
+		want := []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::10")}
+		if f.conf != "a" || !slices.Equal(f.localIPs, want) {
+			t.Errorf("%s: %+v", form, f)
+		}
+	}
+	for _, args := range [][]string{{"-conf", "a", "-corefile", "b"}, {"-corefile", "b", "-conf", "a"}} {
+		f, err := parseFlags(args, &bytes.Buffer{})
+		if err != nil || f.resolve() || f.conf != "a" {
+			t.Errorf("%v: Corefile %q, error %v", args, f.conf, err)
+		}
+	}
+	if f, _ := parseFlags([]string{"-corefile", "b"}, &bytes.Buffer{}); f.resolve() || f.conf != "b" {
+		t.Errorf("-corefile alone: %q", f.conf)
+	}
+	if f, _ := parseFlags([]string{"-localip", "10.0.0.1"}, &bytes.Buffer{}); f.resolve() || f.conf != "/etc/Corefile" {
+		t.Errorf("neither: %q", f.conf)
+	}
+	if f, _ := parseFlags([]string{"-basecorefile", "/nonexistent"}, &bytes.Buffer{}); !f.resolve() || len(f.localIPs) != 1 {
+		t.Errorf("nothing given: %+v", f)
+	}
+	if f, _ := parseFlags([]string{"-p", "1053", "-cache-size", "10M"}, &bytes.Buffer{}); f.dnsPort != 1053 || f.cacheSize != 10<<20 {
+		t.Errorf("%+v", f)
+	}
+}
+
+func TestParseFlagsErrors(t *testing.T) {
+	for arg, want := range map[string]string{
+		"-localip=1.2.3":                     `"1.2.3" is not an IP address`,
+		"-localip=10.0.0.1, 10.0.0.2":        `" 10.0.0.2" is not an IP address; the list has commas and no spaces`,
+		"-localip=":                          `"" is not an IP address`,
+		"-localip=0.0.0.0":                   `"0.0.0.0" is no address of one host`,
+		"-dns.port=0":                        "a port is a number from 1 to 65535",
+		"-dns.port=dns":                      "a port is a number from 1 to 65535",
+		"-cache-size=12T":                    `"12T" is not a size`,
+		"-cache-size=-1":                     `"-1" is not a size`,
+		"-cache-size=9223372036854775807G":   "is not a size",
+		"-nonsense":                          "flag provided but not defined",
+		"-syncinterval=-5":                   "want a number of seconds",
+		"-syncinterval=0":                    "want a number of seconds",
+		"-syncinterval=5ms":                  "want at least a second",
+		"-health-port=http":                  "a port is a number from 1 to 65535",
+		"-metrics-listen-address=9353":       "want host:port, or 0 for none",
+		"-metrics-listen-address=:0":         "want host:port, or 0 for none",
+		"surplus":                            `unexpected argument "surplus"`,
+		"-setupinterface=perhaps":            "invalid boolean",
+		"-cache-size=9999999999999999999999": "is not a size",
+	} {
+		var stderr bytes.Buffer
+		_, err := parseFlags([]string{arg}, &stderr)
+		if err != errUsage || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: error %v, stderr %q, want %q", arg, err, stderr.String(), want)
+		}
+	}
+}
+
+func TestSyncInterval(t *testing.T) {
+	for arg, want := range map[string]time.Duration{
+		"60": time.Minute, "60s": time.Minute, "1ns": time.Second, "30ns": 30 * time.Second, "10s": 10 * time.Second, "1m": time.Minute,
+	} {
+		f, err := parseFlags([]string{"-syncinterval", arg}, &bytes.Buffer{})
+		if err != nil || f.syncInterval != want {
+			t.Errorf("%s: %v, %v, want %v", arg, f.syncInterval, err, want)
+		}
+	}
+	if f, _ := parseFlags(nil, &bytes.Buffer{}); f.syncInterval != time.Minute {
+		t.Errorf("default %v", f.syncInterval)
+	}
+}
+
+// TestHelpHasEveryFlag: each flag is in one group, and each group's flags
+// exist.
+func TestHelpHasEveryFlag(t *testing.T) {
+	fs := new(flags).set()
+	seen := make(map[string]int)
+	for _, g := range flagGroups {
+		for _, n := range g.names {
+			seen[n]++
+			if fs.Lookup(n) == nil {
+				t.Errorf("group %s names -%s, which is no flag", g.title, n)
+			}
+		}
+	}
+	fs.VisitAll(func(f *flag.Flag) {
+		if seen[f.Name] != 1 {
+			t.Errorf("-%s is in %d groups", f.Name, seen[f.Name])
+		}
+	})
+	var out bytes.Buffer
+	usage(&out, fs)
+	for line := range strings.Lines(out.String()) {
+		if strings.Contains(line, "%!") {
+			t.Errorf("help: %s", line)
+		}
+	}
+}

@@ -1,0 +1,39 @@
+// Command nodens is a DNS cache for the nodes of a Kubernetes cluster.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// env is the world that run works in.
+type env struct {
+	args           []string // without the program's name
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	// signals delivers SIGHUP and SIGUSR1: reload.
+	signals <-chan os.Signal
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	// Who reads our log may go without taking the node's DNS along.
+	signal.Ignore(syscall.SIGPIPE)
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP, syscall.SIGUSR1)
+	err := run(ctx, env{args: os.Args[1:], stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, signals: reload})
+	switch {
+	case err == nil:
+	case errors.Is(err, errUsage):
+		os.Exit(2)
+	default:
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

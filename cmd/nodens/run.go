@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"runtime"
+	"strings"
+
+	"github.com/nodens-dns/nodens/config"
+)
+
+// run is the program: a command, or the daemon until ctx is done.
+func run(ctx context.Context, e env) error {
+	if len(e.args) > 0 {
+		switch e.args[0] {
+		case "check":
+			return check(e)
+		case "status":
+			return status(ctx, e)
+		case "teardown":
+			return teardown(ctx, e)
+		case "version":
+			return printLine(e, versionLine())
+		}
+	}
+	f, err := parseFlags(e.args, e.stderr)
+	switch {
+	case err != nil:
+		return helpIsNoError(err)
+	case f.version:
+		return printLine(e, versionLine())
+	case f.plugins:
+		return printLine(e, strings.Join(config.Directives(), "\n"))
+	}
+	return serve(ctx, e, f, f.resolve())
+}
+
+func printLine(e env, s string) error {
+	_, err := fmt.Fprintln(e.stdout, s)
+	return err
+}
+
+func helpIsNoError(err error) error {
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	return err
+}
+
+// serve runs the daemon: parse, climb the steps, follow what changes, and
+// undo the steps.
+func serve(ctx context.Context, e env, f *flags, sample bool) error {
+	// The parts are told to stop by their steps, in order, and not all at once.
+	d, err := newDaemon(context.WithoutCancel(ctx), e, f, sample)
+	if err != nil {
+		return err
+	}
+	cfg, err := d.files.read()
+	if err != nil {
+		return err
+	}
+	if err := d.openHost(cfg); err != nil {
+		return err
+	}
+	steps := d.steps(cfg)
+	if err := climb(ctx, steps); err != nil {
+		return err
+	}
+	err = d.follow(ctx, e.signals)
+	return errors.Join(err, descend(context.WithoutCancel(ctx), steps))
+}
+
+// check validates a Corefile and prints what it says. With flags it is the one
+// that the daemon would use with them, placeholders filled in.
+func check(e env) error {
+	if len(e.args) == 2 && !strings.HasPrefix(e.args[1], "-") {
+		e.args = []string{"check", "-basecorefile=", "-conf", e.args[1]}
+	}
+	f, err := parseFlags(e.args[1:], e.stderr)
+	if err != nil {
+		return helpIsNoError(err)
+	}
+	sample := f.resolve()
+	if len(e.args) == 1 {
+		fmt.Fprintln(e.stderr, "usage: nodens check FILE, or nodens check with the daemon's flags")
+		return errUsage
+	}
+	files := corefiles{flags: f, sample: sample, getenv: e.getenv, warn: func(err error) { fmt.Fprintln(e.stderr, err) }}
+	cfg, err := files.read()
+	if err != nil {
+		return err
+	}
+	if err := cfg.Overlap(f.dnsPort); err != nil {
+		return err
+	}
+	return cfg.Describe(e.stdout)
+}
+
+// udpWorkers is how many sockets share an address.
+func udpWorkers() int { return runtime.GOMAXPROCS(0) }
