@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"io"
+	"math"
+	"net/netip"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+func TestQuestions(t *testing.T) {
+	q, err := newQuestions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		index    int
+		negative bool
+		want     string
+	}{
+		{0, false, "p0000000.bench.example."},
+		{1234567, false, "p1234567.bench.example."},
+		{maxNames - 1, true, "x9999999.default.svc.cluster.local."},
+		{10, true, "x0000010.default.svc.cluster.local."},
+	} {
+		var buf [bufLen]byte
+		n := q.put(buf[:], 0xabcd, c.index, c.negative)
+		var m dns.Msg
+		if err := m.Unpack(buf[:n]); err != nil {
+			t.Fatal(err)
+		}
+		if m.Id != 0xabcd || m.Question[0].Name != c.want || m.Question[0].Qtype != dns.TypeA || !m.RecursionDesired {
+			t.Errorf("question %d is %v, want %s", c.index, &m, c.want)
+		}
+	}
+}
+
+func TestMixBIsSeventyPercentNegative(t *testing.T) {
+	var negative [2]int
+	for i := range 1000 {
+		for _, m := range []mix{mixA, mixB} {
+			if m.negative(i) {
+				negative[m]++
+			}
+		}
+	}
+	if negative != [2]int{0, 700} {
+		t.Errorf("negative names of A and B: %v of 1000, want 0 and 700", negative)
+	}
+}
+
+// newUpstream starts the scripted upstream for the test, and makes questions.
+func newUpstream(t *testing.T) (*upstream, *questions) {
+	t.Helper()
+	u, err := startUpstream(netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := u.stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	q, err := newQuestions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u, q
+}
+
+// ask returns the upstream's reply to a query.
+func ask(t *testing.T, u *upstream, query []byte) []byte {
+	t.Helper()
+	var m dns.Msg
+	if err := m.Unpack(query); err != nil {
+		t.Fatal(err)
+	}
+	r, err := dns.Exchange(&m, u.addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := r.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply
+}
+
+// TestUpstreamAnswersAreRight holds the scripted upstream and the checker to
+// each other, and the checker to refusing what is wrong.
+func TestUpstreamAnswersAreRight(t *testing.T) {
+	u, q := newUpstream(t)
+	for _, negative := range []bool{false, true} {
+		var buf [bufLen]byte
+		query := buf[:q.put(buf[:], 1, 42, negative)]
+		reply := ask(t, u, query)
+		other := append([]byte(nil), query...)
+		other[digitsAt]++
+		for _, c := range []struct {
+			what               string
+			reply, query       []byte
+			negative, ok, echo bool
+		}{
+			{what: "the answer", reply: reply, query: query, negative: negative, ok: true},
+			{what: "taken for the other kind", reply: reply, query: query, negative: !negative},
+			{what: "another name's", reply: reply, query: other, negative: negative},
+			{what: "the query itself", reply: query, query: query, negative: negative, echo: true},
+			{what: "a cut one", reply: reply[:20], query: query, negative: negative},
+		} {
+			if got := right(c.reply, c.query, c.negative, c.echo); got != c.ok {
+				t.Errorf("negative %v, %s: right = %v", negative, c.what, got)
+			}
+		}
+	}
+	if n := u.asked.Load(); n != 2 {
+		t.Errorf("the upstream counts %d queries, want 2", n)
+	}
+}
+
+// TestGenerator runs every kind of job against the upstream: all that it sends
+// is answered, checked and counted.
+func TestGenerator(t *testing.T) {
+	u, q := newUpstream(t)
+	for name, j := range map[string]job{
+		"in order":    {Mix: mixB, From: 5, To: 505, Window: 8},
+		"closed loop": {Mix: mixB, To: 100, Window: 8, Duration: 20 * time.Millisecond},
+		"fixed rate":  {Mix: mixA, To: 100, Window: 8, Duration: 20 * time.Millisecond, Rate: 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j.Server = u.addr
+			before := u.asked.Load()
+			r, err := runJob(j, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if asked := u.asked.Load() - before; r.Answers == 0 || r.Wrong+r.Lost != 0 || int64(r.Answers) != asked {
+				t.Errorf("%+v, and the upstream was asked %d times", r, asked)
+			}
+			if j.Duration == 0 && r.Answers != j.To-j.From {
+				t.Errorf("%d answers of %d names", r.Answers, j.To-j.From)
+			}
+			if j.Rate > 0 && r.Answers > 20 {
+				t.Errorf("%d answers in 20 ms at 1000/s", r.Answers)
+			}
+		})
+	}
+}
+
+func TestGeneratorSpreadsOverAllNames(t *testing.T) {
+	g := &generator{job: job{From: 10, To: 20, Duration: time.Second}, random: 1}
+	var seen [30]int
+	for range 10_000 {
+		seen[g.pick()]++
+	}
+	for i, n := range seen {
+		if in := i >= 10 && i < 20; in != (n > 0) || n > 2000 {
+			t.Errorf("name %d was picked %d times", i, n)
+		}
+	}
+}
+
+func TestProcFigures(t *testing.T) {
+	proc := fstest.MapFS{
+		"7/task/7/schedstat": {Data: []byte("1000 5 3\n")},
+		"7/task/9/schedstat": {Data: []byte("234 0 1\n")},
+		"7/status":           {Data: []byte("Name:\tx\nVmRSS:\t    12 kB\n")},
+		"8/task/8/schedstat": {Data: []byte("nonsense\n")},
+	}
+	if d, err := cpuTime(proc, 7); err != nil || d != 1234 {
+		t.Errorf("cpuTime = %v, %v, want 1234 ns", d, err)
+	}
+	for _, pid := range []int{8, 9} {
+		if _, err := cpuTime(proc, pid); err == nil {
+			t.Errorf("no error for process %d", pid)
+		}
+	}
+	if n, err := residentMemory(proc, 7); err != nil || n != 12<<10 {
+		t.Errorf("residentMemory = %d, %v, want 12288", n, err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		have float64
+		met  bool
+	}{{1, true}, {1.4, true}, {1.41, false}, {math.NaN(), false}} {
+		err := check(io.Discard, []goal{{"another", 0, 1}, {"x", c.have, 1.4}})
+		if (err == nil) != c.met {
+			t.Errorf("check of %v: %v", c.have, err)
+		}
+	}
+}

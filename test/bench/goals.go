@@ -1,0 +1,54 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+)
+
+// errBelowGoals means that the table of goals says where.
+var errBelowGoals = errors.New("below the goals")
+
+// goal is a figure and what it may be at most.
+type goal struct {
+	what        string
+	have, limit float64
+}
+
+// met is false for what was not measured, NaN.
+func (g goal) met() bool { return g.have <= g.limit }
+
+// goals are those of user space.
+func (b *bench) goals(f *figures) []goal {
+	a, fast := f.hits[mixA], f.paced[len(rates)-1]
+	return []goal{
+		{"CPU per hit / mmsg echo", a.ratio(nodens, a, floor, cpu), 1.4},
+		{"CPU per hit / unbound", a.ratio(nodens, a, unbound, cpu), 0.8},
+		{"CPU per hit / CoreDNS", a.ratio(nodens, a, coreDNS, cpu), 1.0 / 6},
+		{"CPU per hit, mix B / A", f.hits[mixB].ratio(nodens, a, nodens, cpu), 1.05},
+		{"CPU at 5,000/s / mmsg echo", fast.ratio(nodens, fast, floor, cpu), 1.4},
+		{"p99 at 5,000/s / CoreDNS", fast.ratio(nodens, fast, coreDNS, p99), 1.0 / 3},
+		{"CPU per miss / CoreDNS", f.misses.ratio(nodens, f.misses, coreDNS, cpu), 0.6},
+		{"p99 of a miss / CoreDNS", f.misses.ratio(nodens, f.misses, coreDNS, p99), 1},
+		{"CPU per hit, all names / few", growth(f), 1.5},
+		{"nodens_cache_bytes per A answer", b.perName(f, nodens, func(m memory) float64 { return m.cache }), 300},
+		{"idle, share of a core", f.idle[nodens], 0.001},
+		{"start to the first answer, ms", b.servers[0].start.Seconds() * 1000, 50},
+	}
+}
+
+// check prints the goals and returns errBelowGoals if one is missed.
+func check(w io.Writer, goals []goal) error {
+	var rows [][]string
+	var err error
+	for _, g := range goals {
+		verdict := "met"
+		if !g.met() {
+			verdict, err = "**missed**", errBelowGoals
+		}
+		rows = append(rows, []string{g.what, number(g.have, 4), number(g.limit, 4), verdict})
+	}
+	fmt.Fprintf(w, "Goals of nodens; what was not measured is missed.\n\n")
+	table(w, []string{"goal", "measured", "at most", ""}, rows)
+	return err
+}

@@ -1,0 +1,183 @@
+// The program bench measures nodens, its peers and a floor side by side on
+// loopback addresses: CPU per answer, latency, idle cost, memory. It prints
+// Markdown.
+//
+//	go run ./test/bench          # some three minutes, after the builds
+//	go run ./test/bench -check   # and exits 1 where a goal is missed
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	err := run(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run does what a child of ours is to do, or measures.
+func run(args []string) error {
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		return compare(ctx, args)
+	}
+	switch {
+	case args[0] == "pinned" && len(args) > 2:
+		cpu, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		return pinAndExec(cpu, args[2:])
+	case args[0] == "generate" && len(args) == 1:
+		return generate(os.Stdin, os.Stdout)
+	case args[0] == "echo" && len(args) == 2:
+		return echo(args[1])
+	}
+	return fmt.Errorf("unexpected arguments %q; see -h", args)
+}
+
+// options are the flags.
+type options struct {
+	rounds       int
+	length       time.Duration // of a round
+	idle         time.Duration
+	names        int
+	filled       int // names in the end
+	peers        []string
+	coreDNS      string
+	check        bool
+	serverCPU    int
+	generatorCPU int
+}
+
+func parseOptions(args []string) (options, error) {
+	o := options{peers: []string{coreDNS, unbound, dnsmasq}}
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.IntVar(&o.rounds, "rounds", 5, "alternating `rounds` of each load")
+	seconds := fs.Float64("seconds", 1, "`seconds` of a round")
+	fs.DurationVar(&o.idle, "idle", 10*time.Second, "`time` to watch the servers without queries")
+	fs.IntVar(&o.names, "names", 10_000, "`number` of names that the hits are among")
+	fs.IntVar(&o.filled, "fill", 100_000, "`number` of names in the caches in the end")
+	fs.Func("peers", "comma-separated `servers` beside nodens and the echo (default "+strings.Join(o.peers, ",")+")", func(s string) error {
+		o.peers = strings.FieldsFunc(s, func(r rune) bool { return r == ',' })
+		for _, p := range o.peers {
+			if !slices.Contains([]string{coreDNS, unbound, dnsmasq}, p) {
+				return fmt.Errorf("no peer is called %q", p)
+			}
+		}
+		return nil
+	})
+	fs.StringVar(&o.coreDNS, "coredns", "", "`file` of a CoreDNS to use; without it "+coreDNSVersion+" is built")
+	fs.BoolVar(&o.check, "check", false, "compare with the goals and exit 1 if one is missed")
+	fs.IntVar(&o.serverCPU, "server-cpu", 1, "`CPU` of the servers")
+	fs.IntVar(&o.generatorCPU, "generator-cpu", 0, "`CPU` of the generator and of the upstream")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	o.length = time.Duration(*seconds * float64(time.Second))
+	switch {
+	case fs.NArg() > 0:
+		return o, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	case o.rounds < 1 || o.length < 10*time.Millisecond || o.idle <= 0:
+		return o, errors.New("want at least one round, 0.01 seconds long, and some idle time")
+	case o.names < 10 || o.filled < o.names+o.rounds || o.filled > maxNames:
+		return o, fmt.Errorf("want 10 ≤ -names < -fill ≤ %d", maxNames)
+	case o.serverCPU == o.generatorCPU:
+		return o, errors.New("servers and generator want a CPU each")
+	}
+	return o, nil
+}
+
+// compare measures and reports.
+func compare(ctx context.Context, args []string) (err error) {
+	o, err := parseOptions(args)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "nodens-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	b := &bench{options: o, progress: os.Stderr}
+	if b.upstream, err = startUpstream(address(0)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.upstream.stop(context.WithoutCancel(ctx))) }()
+	e := &env{dir: dir, self: self, serverCPU: o.serverCPU, upstream: b.upstream.addr, names: o.filled, coreDNS: o.coreDNS}
+	defer func() { err = errors.Join(err, b.stop()) }()
+	if err := b.startAll(ctx, e); err != nil {
+		return err
+	}
+	if err := pinSelf(o.generatorCPU); err != nil {
+		return err
+	}
+	f, err := b.run(ctx)
+	if err != nil {
+		return err
+	}
+	return b.conclude(os.Stdout, f)
+}
+
+func (b *bench) conclude(w io.Writer, f *figures) error {
+	b.report(w, f)
+	if !b.check {
+		return nil
+	}
+	return check(w, b.goals(f))
+}
+
+// startAll starts nodens, the peers that are there, the floor, and the
+// generator.
+func (b *bench) startAll(ctx context.Context, e *env) error {
+	for i, name := range append(append([]string{nodens}, b.peers...), floor) {
+		s, err := e.start(ctx, name, address(i+1))
+		if errors.Is(err, errAbsent) {
+			fmt.Fprintf(b.progress, "without %s: %v\n", name, err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		b.servers = append(b.servers, s)
+	}
+	return b.startGenerator(ctx, e.self)
+}
+
+func (b *bench) stop() error {
+	var errs []error
+	for _, s := range b.servers {
+		errs = append(errs, s.stop())
+	}
+	if b.generator != nil && b.generator.Process != nil {
+		_ = b.generator.Process.Kill()
+		_ = b.generator.Wait()
+	}
+	return errors.Join(errs...)
+}
+
+// address is the loopback address of the i-th process.
+func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{127, 53, 0, byte(i + 1)}) }

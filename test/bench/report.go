@@ -1,0 +1,124 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// report prints the figures as Markdown.
+func (b *bench) report(w io.Writer, f *figures) {
+	fmt.Fprintf(w, "%s, %s; servers on CPU %d, generator and upstream on CPU %d.\n", machine(), runtime.Version(), b.serverCPU, b.generatorCPU)
+	fmt.Fprintf(w, "%d names, medians of %d alternating rounds of %v. Anything else that runs on these CPUs blurs them: compare figures of one run only.\n\n", b.names, b.rounds, b.length)
+	b.reportHits(w, f)
+	b.reportPaced(w, f)
+	b.reportRest(w, f)
+	b.reportChecks(w, f)
+}
+
+func (b *bench) reportHits(w io.Writer, f *figures) {
+	var rows [][]string
+	a := f.hits[mixA]
+	for _, s := range b.servers {
+		row := []string{strings.TrimSpace(s.name + " " + s.version), number(a.median(s.name, rate), 0), number(a.median(s.name, cpu), 2)}
+		if s.echo() {
+			row = append(row, "–", "–")
+		} else {
+			row = append(row, number(f.hits[mixB].median(s.name, cpu), 2), number(f.hits[mixB].ratio(s.name, a, s.name, cpu), 2))
+		}
+		for _, peer := range []string{floor, unbound, coreDNS} {
+			row = append(row, number(a.ratio(s.name, a, peer, cpu), 2))
+		}
+		rows = append(rows, append(row, a.saturated(s.name)))
+	}
+	fmt.Fprintf(w, "Hits, %d queries under way. A: all names exist; B: 70%% do not.\n\n", hitWindow)
+	table(w, []string{"server", "hits/s A", "CPU µs per hit A", "B", "B / A", "A / echo", "A / unbound", "A / CoreDNS", "saturated"}, rows)
+}
+
+func (b *bench) reportPaced(w io.Writer, f *figures) {
+	head := []string{"server"}
+	for _, r := range rates {
+		head = append(head, fmt.Sprintf("CPU µs at %d/s", r), "p50 / p99 µs")
+	}
+	var rows [][]string
+	for _, s := range b.servers {
+		row := []string{s.name}
+		for _, p := range f.paced {
+			row = append(row, number(p.median(s.name, cpu), 1), number(p.median(s.name, p50), 0)+" / "+number(p.median(s.name, p99), 0))
+		}
+		rows = append(rows, row)
+	}
+	fmt.Fprintf(w, "Hits at fixed rates, mix A, CPU per query and latency.\n\n")
+	table(w, head, rows)
+}
+
+func (b *bench) reportRest(w io.Writer, f *figures) {
+	var rows [][]string
+	for _, s := range b.servers {
+		row := []string{s.name, number(s.start.Seconds()*1000, 0), number(f.idle[s.name]*100, 4)}
+		if s.echo() {
+			rows = append(rows, append(row, "–", "–", number(f.after[s.name].resident/1e6, 0), "–"))
+			continue
+		}
+		rows = append(rows, append(row, number(f.misses.median(s.name, cpu), 1), number(f.misses.median(s.name, p99), 0),
+			number(f.after[s.name].resident/1e6, 0), number(b.perName(f, s.name, func(m memory) float64 { return m.resident }), 0)))
+	}
+	fmt.Fprintf(w, "Start to the first answer; CPU without queries, over %v; misses, %d under way; resident memory with %d names of mix A and %d of B (dnsmasq takes it all at the start).\n\n", b.idle, missWindow, b.filled, b.names)
+	table(w, []string{"server", "start ms", "idle % of a core", "CPU µs per miss", "p99 µs", "RSS MB", "RSS B per added name"}, rows)
+	fmt.Fprintf(w, "nodens: nodens_cache_bytes %.0f, %.0f B per added name; a hit among %d names costs %s× one among %d (%s and %s µs).\n\n",
+		f.after[nodens].cache, b.perName(f, nodens, func(m memory) float64 { return m.cache }),
+		b.filled, number(growth(f), 2), fewNames, number(f.grown[1].median(nodens, cpu), 2), number(f.grown[0].median(nodens, cpu), 2))
+}
+
+// perName is what each of the names added by the misses takes, in octets.
+func (b *bench) perName(f *figures, server string, figure func(memory) float64) float64 {
+	return (figure(f.after[server]) - figure(f.before[server])) / float64(b.filled-b.names)
+}
+
+func growth(f *figures) float64 { return f.grown[1].ratio(nodens, f.grown[0], nodens, cpu) }
+
+// reportChecks says what came back: every answer was checked for its question,
+// rcode and number of records.
+func (b *bench) reportChecks(w io.Writer, f *figures) {
+	hits := slices.Concat(f.hits[:], f.paced[:], f.grown[:])
+	all := append(slices.Clone(hits), f.misses)
+	var rows [][]string
+	for _, s := range b.servers {
+		sum := func(phases []phase, count func(sample) int64) string {
+			var n int64
+			for _, p := range phases {
+				n += p.total(s.name, count)
+			}
+			return fmt.Sprint(n)
+		}
+		rows = append(rows, []string{s.name,
+			sum(all, func(s sample) int64 { return int64(s.Answers) }),
+			sum(all, func(s sample) int64 { return int64(s.Wrong) }),
+			sum(all, func(s sample) int64 { return int64(s.Lost) }),
+			sum(hits, func(s sample) int64 { return s.asked }),
+			sum([]phase{f.misses}, func(s sample) int64 { return s.asked })})
+	}
+	fmt.Fprintf(w, "Answers, each checked for question, rcode and ANCOUNT (of the echo: the question), and what the upstream was asked.\n\n")
+	table(w, []string{"server", "right", "wrong", "lost", "upstream in hit rounds", "in miss rounds"}, rows)
+}
+
+func table(w io.Writer, head []string, rows [][]string) {
+	line := func(cells []string) { fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | ")) }
+	line(head)
+	fmt.Fprintf(w, "|---%s\n", strings.Repeat("|---", len(head)-1)+"|")
+	for _, r := range rows {
+		line(r)
+	}
+	fmt.Fprintln(w)
+}
+
+// number prints a figure, and a dash for one that was not measured.
+func number(v float64, decimals int) string {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return "–"
+	}
+	return fmt.Sprintf("%.*f", decimals, v)
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+
+	"github.com/miekg/dns"
+)
+
+// ttl of all answers, in seconds: nothing expires while we measure.
+const ttl = 3600
+
+// upstream answers what the servers forward and counts it.
+type upstream struct {
+	addr    netip.AddrPort
+	asked   atomic.Int64 // for names of ours; a server's probes do not count
+	servers []*dns.Server
+}
+
+// startUpstream serves on a free port of ip, over UDP and TCP.
+func startUpstream(ip netip.Addr) (*upstream, error) {
+	u := new(upstream)
+	addr, err := freePort(ip)
+	if err != nil {
+		return nil, err
+	}
+	u.addr = addr
+	pc, err := net.ListenPacket("udp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", addr.String())
+	if err != nil {
+		return nil, errors.Join(err, pc.Close())
+	}
+	u.servers = []*dns.Server{{PacketConn: pc, Handler: u}, {Listener: l, Handler: u}}
+	for _, s := range u.servers {
+		started := make(chan error, 1)
+		s.NotifyStartedFunc = func() { started <- nil }
+		go func() { started <- s.ActivateAndServe() }()
+		if err := <-started; err != nil {
+			return nil, errors.Join(err, u.stop(context.Background()))
+		}
+	}
+	return u, nil
+}
+
+func (u *upstream) stop(ctx context.Context) error {
+	var errs []error
+	for _, s := range u.servers {
+		errs = append(errs, s.ShutdownContext(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// ServeDNS implements dns.Handler.
+func (u *upstream) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+	m := new(dns.Msg).SetReply(q)
+	m.RecursionAvailable = true
+	name := strings.ToLower(q.Question[0].Name)
+	positive, negative := strings.HasSuffix(name, positiveName[1+numDigits:]), strings.HasSuffix(name, negativeName[1+numDigits:])
+	if positive || negative {
+		u.asked.Add(1)
+	}
+	if positive && q.Question[0].Qtype == dns.TypeA {
+		m.Answer = []dns.RR{&dns.A{Hdr: header(q.Question[0].Name, dns.TypeA), A: net.IPv4(192, 0, 2, 1)}}
+		_ = w.WriteMsg(m)
+		return
+	}
+	if !positive {
+		m.Rcode = dns.RcodeNameError
+	}
+	m.Ns = []dns.RR{&dns.SOA{Hdr: header(zoneOf(name, negative), dns.TypeSOA), Ns: "ns.example.", Mbox: "mail.example.",
+		Serial: 1, Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: ttl}}
+	_ = w.WriteMsg(m)
+}
+
+func header(name string, rrtype uint16) dns.RR_Header {
+	return dns.RR_Header{Name: name, Rrtype: rrtype, Class: dns.ClassINET, Ttl: ttl}
+}
+
+// zoneOf is the owner of the SOA record of a denial.
+func zoneOf(name string, negative bool) string {
+	if negative {
+		return "cluster.local."
+	}
+	if i, end := dns.NextLabel(name, 0); !end {
+		return name[i:]
+	}
+	return "."
+}
+
+// freePort finds a port of ip that neither UDP nor TCP uses.
+func freePort(ip netip.Addr) (netip.AddrPort, error) {
+	l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 0).String())
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	addr := l.Addr().(*net.TCPAddr).AddrPort()
+	pc, err := net.ListenPacket("udp", addr.String())
+	if err != nil {
+		return netip.AddrPort{}, errors.Join(err, l.Close())
+	}
+	return addr, errors.Join(l.Close(), pc.Close())
+}

@@ -1,0 +1,30 @@
+#!/bin/sh
+# Installs what the tests use and this machine lacks. Without root, or without
+# apt-get, it says what is missing and leaves the tests to skip.
+set -eu
+
+missing=
+need() { # need COMMAND PACKAGE
+	PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
+}
+need clang-14 clang-14
+need dig bind9-dnsutils
+need dnsmasq dnsmasq-base
+need gcc gcc
+[ -e /usr/include/stdio.h ] || missing="$missing libc6-dev"
+need ip iproute2
+need llvm-strip-14 llvm-14
+need musl-gcc musl-tools
+need nft nftables
+need nsenter util-linux
+need unbound unbound
+
+[ -n "$missing" ] || exit 0
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+	echo "not installed, tests that need them are skipped:$missing" >&2
+	exit 0
+fi
+echo "installing:$missing"
+apt-get update -qq
+# shellcheck disable=SC2086 # a list of packages
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing

@@ -1,0 +1,219 @@
+package hostmode
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// bothLocal is what the tests of this file start with: a link-local address, and
+// one that counts as a Service's.
+var bothLocal = []string{"-localip", localIP + "," + localIP6}
+
+func newBothLocal(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t)
+	n.write(t, corefilePath, forwards(outsideDNS, localIP+" "+localIP6))
+	return n
+}
+
+// TestCrash kills nodens and starts it again, with the same arguments and with
+// others: the host is as if it had been started there first.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	for _, s := range []struct {
+		name  string
+		local string // address of the process that is killed, beside localIP6
+		more  []string
+	}{
+		{"same arguments", localIP, nil},
+		{"other address", "169.254.20.11", nil},
+		{"other ports", localIP, []string{"-health-port", "8085", "-metrics-listen-address", "0"}},
+		{"no rules", localIP, []string{"-setupiptables=false"}},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			n := newBothLocal(t)
+			d := n.start(t, bothLocal...)
+			want := n.anonymous(t)
+			d.stop(t)
+
+			n.write(t, "/etc/killed", forwards(outsideDNS, s.local+" "+localIP6))
+			n.start(t, append([]string{"-conf", "/etc/killed", "-localip", s.local + "," + localIP6}, s.more...)...).Kill()
+			if left := n.state(t); left == n.before {
+				t.Error("SIGKILL left nothing: there is nothing to converge from")
+			}
+			d = n.start(t, bothLocal...)
+			if diff := differing(want, n.anonymous(t)); diff != "" {
+				t.Errorf("after SIGKILL and a start the host differs from that of a first start:\n%s", diff)
+			}
+			n.answers(t, localAddr, outside, outsideDNS)
+			n.answers(t, "["+localIP6+"]:53", outside, outsideDNS)
+			d.stop(t)
+			n.asBefore(t, "after SIGTERM")
+		})
+	}
+}
+
+// anonymous is the state without the marks of the generation.
+func (n *node) anonymous(t *testing.T) string {
+	t.Helper()
+	out, _, _ := n.nodens(t, append([]string{"status"}, bothLocal...)...)
+	m := generation.FindStringSubmatch(out)
+	if m == nil {
+		t.Fatalf("nodens status:\n%s", out)
+	}
+	var all strings.Builder
+	for line := range strings.Lines(strings.ReplaceAll(n.state(t), m[1], "GENERATION")) {
+		fields := strings.Fields(line)
+		if i := slices.Index(fields, "metric"); i >= 0 && strings.HasPrefix(line, "    inet") {
+			line = strings.Replace(line, "metric "+fields[i+1], "metric MARK", 1)
+		}
+		all.WriteString(line)
+	}
+	return all.String()
+}
+
+// TestTeardown removes what a crash has left, twice over, and touches nothing
+// else; beside a running process it says that it cannot remove all.
+func TestTeardown(t *testing.T) {
+	t.Parallel()
+	n := newBothLocal(t)
+	n.output(t, "nft", "add table inet foreign; add chain inet foreign input { type filter hook input priority 0; }")
+	n.AddAddrs(t, "lo", "203.0.113.1/32")
+	n.before = n.state(t)
+	teardown := append([]string{"teardown"}, bothLocal...)
+	quietly := func(when string) {
+		t.Helper()
+		if out, errs, status := n.nodens(t, teardown...); status != 0 || out+errs != "" {
+			t.Errorf("%s: status %d\n%s%s", when, status, out, errs)
+		}
+		n.asBefore(t, "after teardown "+when)
+	}
+	quietly("of nothing")
+	n.start(t, bothLocal...).Kill()
+	quietly("after SIGKILL")
+	quietly("again")
+	n.start(t, append(bothLocal, "-skipteardown")...).stop(t)
+	if _, errs, status := n.nodens(t, "teardown"); status != 0 {
+		t.Errorf("without arguments: status %d\n%s", status, errs)
+	}
+	n.asBefore(t, "after teardown without arguments")
+
+	d := n.start(t, bothLocal...)
+	if _, errs, status := n.nodens(t, teardown...); status != 1 || !strings.Contains(errs, "its process still runs") {
+		t.Errorf("beside a running process: status %d\n%s", status, errs)
+	}
+	d.Err.Await(t, 0, `drifted, repaired" object=rules`)
+	d.Err.Await(t, 0, `drifted, repaired" object=addresses`)
+	d.stop(t)
+	n.asBefore(t, "after SIGTERM")
+}
+
+// TestStatus tells what is there, and by its exit status whether that is as
+// wanted.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	n := newBothLocal(t)
+	status := func(when string, want int, texts ...string) {
+		t.Helper()
+		out, errs, got := n.nodens(t, append([]string{"status"}, bothLocal...)...)
+		if got != want {
+			t.Errorf("%s: exit status %d, want %d\n%s%s", when, got, want, out, errs)
+		}
+		if complains := strings.Contains(errs, "the host is not set up as wanted"); complains != (want != 0) {
+			t.Errorf("%s: standard error %q", when, errs)
+		}
+		for _, s := range texts {
+			if !strings.Contains(out, s) {
+				t.Errorf("%s: no %q in\n%s", when, s, out)
+			}
+		}
+	}
+	status("before the start", 1, "link\tnone", "address\t"+localIP+" missing", "address\t"+localIP6+" missing", "rules\tmissing")
+	d := n.start(t, bothLocal...)
+	link := "lo"
+	if n.tryDummy(t) {
+		link = "nodelocaldns (generation "
+	}
+	status("while running", 0, "link\t"+link, "address\t"+localIP+" on ", "address\t"+localIP6+" on ", "rules\tpresent (generation ")
+	n.output(t, "nft", "add table inet firewall; add chain inet firewall input { type filter hook input priority 0; policy drop; }")
+	status("with a firewall", 0, "note\tinet firewall input drops by default")
+	n.output(t, "nft", "delete table inet firewall")
+	d.Kill()
+	status("after SIGKILL", 1, "address\t"+localIP+" on ", "no process runs")
+	n.output(t, "nft", "flush chain inet nodens output")
+	status("with rules flushed", 1, "rules\tpresent", "differs from what this configuration makes")
+	n.output(t, "nft", "delete table inet nodens")
+	status("without rules", 1, "rules\tmissing")
+	if out, _, got := n.nodens(t, append([]string{"status", "-setupiptables=false"}, bothLocal...)...); got != 0 || !strings.Contains(out, "rules\tnot wanted") {
+		t.Errorf("rules not wanted: exit status %d\n%s", got, out)
+	}
+	n.output(t, built(t, raceChecked), "teardown")
+	status("after teardown", 1, "link\tnone", "rules\tmissing")
+	n.asBefore(t, "after teardown")
+}
+
+// repairBound is how soon drift is to be repaired: the requirement itself.
+const repairBound = time.Second
+
+// TestRepair deletes what nodens has set up, one thing after the other: it is
+// put back in time and serves again.
+func TestRepair(t *testing.T) {
+	t.Parallel()
+	n := newBothLocal(t)
+	d := n.start(t, bothLocal...)
+	want := n.state(t)
+	link := "lo"
+	if n.tryDummy(t) {
+		link = "nodelocaldns"
+	}
+	for _, s := range []string{
+		"ip addr del " + localIP + "/32 dev " + link,
+		"ip addr del " + localIP6 + "/128 dev " + link,
+		"nft delete table inet nodens",
+		"nft flush chain inet nodens prerouting",
+		"nft flush ruleset",
+	} {
+		mark, start := d.Err.Mark(), time.Now()
+		n.output(t, strings.Fields(s)...)
+		d.Err.Await(t, mark, `drifted, repaired`)
+		if took := time.Since(start); took > repairBound {
+			t.Errorf("%s: repaired after %v, want %v at most", s, took, repairBound)
+		}
+		if diff := differing(want, n.state(t)); diff != "" {
+			t.Errorf("%s, repaired, is not as before:\n%s", s, diff)
+		}
+		n.answers(t, localAddr, outside, outsideDNS)
+		n.answers(t, "["+localIP6+"]:53", outside, outsideDNS)
+	}
+	d.stop(t)
+	n.asBefore(t, "after SIGTERM")
+}
+
+// TestPortHolder: who holds port 53 without sharing it is named.
+func TestPortHolder(t *testing.T) {
+	t.Parallel()
+	n := newBothLocal(t)
+	self, err := os.Executable()
+	must(t, err)
+	holder := lab.Command{Netns: n.Netns, Args: []string{self}, Env: []string{holdEnv + "=1"}}.Start(t)
+	var id int
+	if _, err := fmt.Sscanf(holder.Out.Await(t, 0, `^holding`), "holding %d", &id); err != nil {
+		t.Fatal(err)
+	}
+	got := n.refused(t, bothLocal...)
+	for _, want := range []string{"serve: listen on ", "address already in use", fmt.Sprintf("udp 0.0.0.0:53 is held by hostmode.test (pid %d)", id)} {
+		if !strings.Contains(got, want) {
+			t.Errorf("standard error %q, want %q", got, want)
+		}
+	}
+	holder.Kill()
+	n.start(t, bothLocal...)
+	n.answers(t, localAddr, outside, outsideDNS)
+}

@@ -1,0 +1,161 @@
+package hostmode
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// fixture is how one distribution starts node-cache.
+type fixture struct {
+	name   string
+	args   []string
+	env    []string
+	serves []string // IP:port
+	health string   // IP:port
+	etc    []txtar.File
+}
+
+// readFixture reads a file of testdata/fixtures: sections args, env, serves and
+// health, one item a line, and the files below etc/.
+func readFixture(t *testing.T, path string) fixture {
+	t.Helper()
+	a, err := txtar.ParseFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := fixture{name: strings.TrimSuffix(filepath.Base(path), ".txtar")}
+	for _, file := range a.Files {
+		items := strings.Fields(string(file.Data))
+		switch {
+		case file.Name == "args":
+			f.args = items
+		case file.Name == "env":
+			f.env = items
+		case file.Name == "serves":
+			f.serves = items
+		case file.Name == "health":
+			f.health = items[0]
+		case strings.HasPrefix(file.Name, "etc/"):
+			f.etc = append(f.etc, file)
+		default:
+			t.Fatalf("%s: section %q is not known", path, file.Name)
+		}
+	}
+	return f
+}
+
+// newNode makes the node on which the fixture is started.
+func (f fixture) newNode(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t)
+	n.env = append(f.env, "MY_HOST_IP="+nodeIP)
+	for _, file := range f.etc {
+		n.write(t, "/"+file.Name, string(file.Data))
+	}
+	return n
+}
+
+// TestFixtures starts each fixture unchanged: it answers on all its addresses,
+// from the server that each zone is for, and leaves the node as it was unless
+// it was told not to.
+func TestFixtures(t *testing.T) {
+	t.Parallel()
+	paths, err := filepath.Glob("testdata/fixtures/*.txtar")
+	if err != nil || len(paths) < 8 {
+		t.Fatalf("%d fixtures, error %v", len(paths), err)
+	}
+	for _, path := range paths {
+		f := readFixture(t, path)
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			f.test(t)
+		})
+	}
+}
+
+func (f fixture) test(t *testing.T) {
+	n := f.newNode(t)
+	f.check(t, n)
+	d := n.start(t, f.args...)
+	for _, server := range f.serves {
+		n.answers(t, server, inside, clusterDNS)
+		n.answers(t, server, outside, outsideDNS)
+	}
+	n.over(t, clusterDNS, inside, "tcp")
+	if status, body := n.Get(t, f.health, "/health"); status != http.StatusOK {
+		t.Errorf("/health: %d %s", status, body)
+	}
+	f.special(t, n)
+	if out, errs, status := n.nodens(t, append([]string{"status"}, f.args...)...); status != 0 {
+		t.Errorf("nodens status: %d\n%s%s", status, out, errs)
+	}
+	d.stop(t)
+	if strings.Contains(strings.Join(f.args, " "), "-skipteardown ") {
+		n.has(t, true, "inet 169.254.25.11/32")
+		n.output(t, append([]string{built(t, raceChecked), "teardown"}, f.args...)...)
+	}
+	n.asBefore(t, "after SIGTERM")
+}
+
+// special shows what only one fixture has.
+func (f fixture) special(t *testing.T, n *node) {
+	t.Helper()
+	switch f.name {
+	case "addon-ipvs":
+		n.answers(t, f.serves[0], stubName, stubDNS)
+	case "kubespray":
+		n.answers(t, f.serves[0], "from-hosts.example.net.", "192.0.2.7")
+		n.over(t, outsideDNS, outside, "tcp")
+		n.Scrape(t, nodeIP+":9253")
+	case "kops", "cilium":
+		n.has(t, false, "table inet nodens")
+	}
+}
+
+// check compares what nodens check says about the fixture with its golden file,
+// which was reviewed by a person. -update writes it.
+func (f fixture) check(t *testing.T, n *node) {
+	t.Helper()
+	out, errs, status := n.nodens(t, append([]string{"check"}, f.args...)...)
+	if status != 0 || errs != "" {
+		t.Fatalf("nodens check: status %d\n%s", status, errs)
+	}
+	golden := filepath.Join("testdata/fixtures", f.name+".golden")
+	if *update {
+		lab.WriteFile(t, golden, out)
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := differing(string(want), out); d != "" || string(want) != out {
+		t.Errorf("nodens check does not print what %s has:\n%s", golden, d)
+	}
+	n.asBefore(t, "after nodens check")
+}
+
+// TestUnsupportedDirective: a Corefile that asks for what nodens does not have
+// is refused, at the line, by check and at the start.
+func TestUnsupportedDirective(t *testing.T) {
+	t.Parallel()
+	f := readFixture(t, "testdata/fixtures/deliveryhero.txtar")
+	n := f.newNode(t)
+	for _, file := range f.etc {
+		n.write(t, "/"+file.Name, strings.ReplaceAll(string(file.Data), "    loop\n", "    loop\n    pprof\n"))
+	}
+	_, errs, status := n.nodens(t, append([]string{"check"}, f.args...)...)
+	want := basePath + ":11: pprof: "
+	if status == 0 || !strings.Contains(errs, want) {
+		t.Errorf("check: status %d, %q, want %q", status, errs, want)
+	}
+	if got := n.refused(t, f.args...); !strings.Contains(got, want) {
+		t.Errorf("start: %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,55 @@
+package hostmode
+
+import (
+	"testing"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// TestInterception serves the cluster IP beside the local one: nodens answers
+// there for as long as it lives, kube-proxy's backend whenever it does not,
+// asked from a pod and from the node.
+func TestInterception(t *testing.T) {
+	t.Parallel()
+	for _, s := range []struct{ name, binds string }{
+		{"bound to the addresses", localIP + " " + serviceIP},
+		{"bound to every address", ""},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			intercept(t, s.binds)
+		})
+	}
+}
+
+func intercept(t *testing.T, binds string) {
+	n := newNode(t)
+	pod := n.addPod(t)
+	n.pretendKubeProxy(t)
+	n.write(t, corefilePath, forwards(clusterDNS, binds))
+	args := []string{"-localip", localIP + "," + serviceIP}
+	service := func(want string) {
+		t.Helper()
+		for _, from := range []*lab.Netns{pod, n.Netns} {
+			answersFrom(t, from, serviceAddr, inside, want)
+		}
+	}
+	nodens := func() {
+		t.Helper()
+		service(clusterDNS)
+		for _, from := range []*lab.Netns{pod, n.Netns} {
+			answersFrom(t, from, localAddr, inside, clusterDNS)
+		}
+	}
+
+	service(backend)
+	d := n.start(t, args...)
+	nodens()
+	d.Kill()
+	service(backend)
+	d = n.start(t, args...)
+	nodens()
+	d.stop(t)
+	service(backend)
+	n.asBefore(t, "after SIGTERM")
+}

@@ -1,0 +1,265 @@
+package hostmode
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// kubeDNSBase is a base Corefile with the blocks that the ConfigMap changes.
+const kubeDNSBase = `cluster.local:53 {
+    errors
+    bind __PILLAR__LOCAL__DNS__
+    forward . __PILLAR__CLUSTER__DNS__ {
+        force_tcp
+    }
+}
+.:53 {
+    errors
+    bind __PILLAR__LOCAL__DNS__
+    forward . __PILLAR__UPSTREAM__SERVERS__ {
+        force_tcp
+    }
+    reload
+    prometheus 127.0.0.1:9253
+}
+`
+
+// configMap is a directory that the kubelet has mounted: its keys are links
+// into ..data, itself a link, which is swapped to change all of them at once.
+type configMap struct {
+	dir     string
+	version int
+}
+
+// mount makes the directory that the node's processes see at the path.
+func (n *node) mount(t *testing.T, seen string, keys map[string]string) *configMap {
+	t.Helper()
+	m := &configMap{dir: n.path(seen)}
+	if err := os.MkdirAll(m.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.set(t, keys)
+	return m
+}
+
+// set changes the keys as the kubelet does.
+func (m *configMap) set(t *testing.T, keys map[string]string) {
+	t.Helper()
+	m.version++
+	version := fmt.Sprintf("..2026_%d", m.version)
+	must(t, os.Mkdir(filepath.Join(m.dir, version), 0o755))
+	for key, text := range keys {
+		lab.WriteFile(t, filepath.Join(m.dir, version, key), text)
+	}
+	data, tmp := filepath.Join(m.dir, "..data"), filepath.Join(m.dir, "..data_tmp")
+	old, _ := os.Readlink(data)
+	must(t, os.Symlink(version, tmp))
+	must(t, os.Rename(tmp, data))
+	for _, key := range []string{"stubDomains", "upstreamNameservers", "Corefile.base"} {
+		link := filepath.Join(m.dir, key)
+		_, wanted := keys[key]
+		_, err := os.Lstat(link)
+		switch {
+		case wanted && err != nil:
+			must(t, os.Symlink(filepath.Join("..data", key), link))
+		case !wanted && err == nil:
+			must(t, os.Remove(link))
+		}
+	}
+	if old != "" {
+		must(t, os.RemoveAll(filepath.Join(m.dir, old)))
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+const (
+	stubName = "db.acme.example."
+	acmeStub = `{"acme.example": ["` + stubDNS + `"]}`
+	otherUp  = `["` + otherDNS + `"]`
+)
+
+// TestFlagKubeDNSCM: where the ConfigMap is looked for.
+func TestFlagKubeDNSCM(t *testing.T) {
+	t.Parallel()
+	eachForm(t, "kubednscm", "/etc/elsewhere", func(t *testing.T, n *node, args []string) {
+		n.write(t, basePath, kubeDNSBase)
+		n.mount(t, "/etc/elsewhere", map[string]string{"stubDomains": acmeStub, "upstreamNameservers": otherUp})
+		n.mount(t, kubeDNSPath, map[string]string{"upstreamNameservers": `["` + outsideDNS + `"]`})
+		n.start(t, local(append(args, "-upstreamsvc", "kube-dns-upstream")...)...)
+		n.answers(t, localAddr, stubName, stubDNS)
+		n.answers(t, localAddr, outside, otherDNS)
+		n.answers(t, localAddr, inside, clusterDNS)
+		n.over(t, otherDNS, outside, "udp") // its force_tcp is gone
+		n.over(t, clusterDNS, inside, "tcp")
+	})
+	t.Run("default", func(t *testing.T) {
+		t.Parallel()
+		n := newNode(t)
+		n.write(t, basePath, kubeDNSBase)
+		n.mount(t, kubeDNSPath, map[string]string{"stubDomains": acmeStub})
+		n.start(t, local()...)
+		n.answers(t, localAddr, stubName, stubDNS)
+		n.answers(t, localAddr, outside, outsideDNS)
+		n.over(t, outsideDNS, outside, "tcp")
+	})
+	t.Run("no base Corefile to put it into", func(t *testing.T) {
+		t.Parallel()
+		n := newNode(t)
+		n.write(t, corefilePath, forwards(outsideDNS, localIP))
+		n.mount(t, kubeDNSPath, map[string]string{"stubDomains": acmeStub})
+		d := n.start(t, local()...)
+		d.Err.Await(t, 0, `kube-dns ConfigMap: not used, for there is no base Corefile `+basePath)
+		n.answers(t, localAddr, stubName, outsideDNS)
+	})
+	t.Run("not mounted", func(t *testing.T) {
+		t.Parallel()
+		n := newNode(t)
+		n.write(t, basePath, kubeDNSBase)
+		n.start(t, local()...)
+		n.answers(t, localAddr, stubName, outsideDNS)
+	})
+}
+
+// over holds the first query for name that came to the pretended server, a UDP
+// client's, to have come by the given transport.
+func (n *node) over(t *testing.T, server, name, network string) {
+	t.Helper()
+	seen := n.servers[server].Seen(name)
+	if len(seen) == 0 {
+		t.Errorf("%s was not asked for %s", server, name)
+		return
+	}
+	if seen[0].Proto != network {
+		t.Errorf("%s was asked for %s over %s, want %s", server, name, seen[0].Proto, network)
+	}
+}
+
+// badConfigMap is one that must not be used, and what the log says of it.
+type badConfigMap struct {
+	keys map[string]string
+	want string
+}
+
+func badConfigMaps() []badConfigMap {
+	return []badConfigMap{
+		{map[string]string{"stubDomains": "{", "upstreamNameservers": otherUp}, "stubDomains: want a JSON object"},
+		{map[string]string{"stubDomains": `["acme.example"]`}, "stubDomains: want a JSON object"},
+		{map[string]string{"stubDomains": `{"acme.example": ["nowhere"]}`}, `nowhere\" is not a server`},
+		{map[string]string{"stubDomains": `{"acme.example": []}`}, "acme.example: no servers"},
+		{map[string]string{"stubDomains": `{"acme..example": ["192.0.2.1"]}`}, "acme..example"},
+		{map[string]string{"stubDomains": `{"cluster.local": ["192.0.2.1"]}`}, "cluster.local"},
+		{map[string]string{"upstreamNameservers": `["192.0.2.1","192.0.2.2","192.0.2.3","192.0.2.4"]`}, "4 servers, at most 3"},
+		{map[string]string{"upstreamNameservers": `"192.0.2.1"`}, "upstreamNameservers: want a JSON list"},
+	}
+}
+
+// TestKubeDNSChanges follows the ConfigMap through good values and bad ones.
+func TestKubeDNSChanges(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.write(t, basePath, kubeDNSBase)
+	m := n.mount(t, kubeDNSPath, nil)
+	d := n.start(t, local()...)
+	n.answers(t, localAddr, stubName, outsideDNS)
+
+	good := func(keys map[string]string) {
+		t.Helper()
+		mark := d.Err.Mark()
+		m.set(t, keys)
+		d.Err.Await(t, mark, `msg=reloaded`)
+	}
+	good(map[string]string{"stubDomains": acmeStub})
+	n.answers(t, localAddr, stubName, stubDNS)
+	n.answers(t, localAddr, outside, outsideDNS)
+
+	good(map[string]string{"stubDomains": acmeStub, "upstreamNameservers": otherUp})
+	n.answers(t, localAddr, stubName, stubDNS)
+	n.answers(t, localAddr, outside, otherDNS)
+
+	keepsLastGood(t, n, d, m)
+
+	good(nil)
+	n.answers(t, localAddr, stubName, outsideDNS)
+	n.answers(t, localAddr, outside, outsideDNS)
+}
+
+// keepsLastGood sets bad values one after the other: each is told and counted,
+// and the stub domain and the upstream from before stay in use.
+func keepsLastGood(t *testing.T, n *node, d *daemon, m *configMap) {
+	t.Helper()
+	errorsBefore, _ := n.Scrape(t, "127.0.0.1:9353").Sum(setupErrors, "errortype=configmap")
+	for _, bad := range badConfigMaps() {
+		mark := d.Err.Mark()
+		m.set(t, bad.keys)
+		line := d.Err.Await(t, mark, `kube-dns ConfigMap`)
+		d.Err.Await(t, mark, `msg=reloaded`) // with what was good
+		if !strings.Contains(line, "the last good values stay in use") || !strings.Contains(line, bad.want) {
+			t.Errorf("%v: %s, want %q", bad.keys, line, bad.want)
+		}
+		n.answers(t, localAddr, stubName, stubDNS)
+		n.answers(t, localAddr, outside, otherDNS)
+	}
+	if now, _ := n.Scrape(t, "127.0.0.1:9353").Sum(setupErrors, "errortype=configmap"); now < errorsBefore+float64(len(badConfigMaps())) {
+		t.Errorf("%s of configmap went from %v to %v over %d bad values", setupErrors, errorsBefore, now, len(badConfigMaps()))
+	}
+}
+
+// TestKubeDNSBadAtStart serves without the ConfigMap, and takes it once it is
+// good.
+func TestKubeDNSBadAtStart(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.write(t, basePath, kubeDNSBase)
+	m := n.mount(t, kubeDNSPath, map[string]string{"stubDomains": `{"acme.example": ["nowhere"]}`, "upstreamNameservers": otherUp})
+	d := n.start(t, local()...)
+	d.Err.Await(t, 0, `level=ERROR.*kube-dns ConfigMap.*nowhere`)
+	n.answers(t, localAddr, inside, clusterDNS)
+	n.answers(t, localAddr, outside, outsideDNS)
+	mark := d.Err.Mark()
+	m.set(t, map[string]string{"stubDomains": acmeStub, "upstreamNameservers": otherUp})
+	d.Err.Await(t, mark, `msg=reloaded`)
+	n.answers(t, localAddr, stubName, stubDNS)
+	n.answers(t, localAddr, outside, otherDNS)
+}
+
+// TestKubeDNSWithoutReload follows the ConfigMap because of -reloadwithsignal.
+func TestKubeDNSWithoutReload(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.write(t, basePath, strings.Replace(kubeDNSBase, "    reload\n", "", 1))
+	m := n.mount(t, kubeDNSPath, nil)
+	d := n.start(t, local("-reloadwithsignal")...)
+	n.answers(t, localAddr, stubName, outsideDNS)
+	mark := d.Err.Mark()
+	m.set(t, map[string]string{"stubDomains": acmeStub})
+	d.Err.Await(t, mark, `msg=reloaded`)
+	n.answers(t, localAddr, stubName, stubDNS)
+}
+
+// TestBaseSwap changes the base Corefile by the kubelet's swap.
+func TestBaseSwap(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	m := n.mount(t, filepath.Dir(basePath), map[string]string{"Corefile.base": forwards(outsideDNS, localIP, "reload 2s 1s")})
+	d := n.start(t, local("-conf", corefilePath)...)
+	for _, to := range []string{otherDNS, stubDNS} {
+		mark := d.Err.Mark()
+		m.set(t, map[string]string{"Corefile.base": forwards(to, localIP, "reload 2s 1s")})
+		d.Err.Await(t, mark, `msg=reloaded`)
+		n.answers(t, localAddr, outside, to)
+	}
+	if n.exists(corefilePath) {
+		t.Error("the output path of node-cache was written")
+	}
+}

@@ -1,0 +1,318 @@
+package hostmode
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// Where things are on every node. The pretended servers are in a namespace
+// beside it; each answers every question for an address with its own: so an
+// answer tells who gave it.
+const (
+	nodeIP  = "10.0.0.1"
+	hostsIP = "10.0.0.2" // the neighbour by way of which the servers are reached
+
+	localIP   = "169.254.20.10"
+	localIP6  = "fd00:20::10"
+	localAddr = localIP + ":53"
+
+	clusterDNS = "10.96.0.53"   // the cluster's DNS by its upstream Service
+	outsideDNS = "192.0.2.53"   // what resolv.conf names
+	otherDNS   = "192.0.2.54"   // one that nothing names by default
+	stubDNS    = "198.51.100.1" // the server of a stub domain
+
+	inside  = "kubernetes.default.svc.cluster.local."
+	outside = "www.example.org."
+)
+
+// Where node-cache looks for its files.
+const (
+	corefilePath = "/etc/Corefile"
+	basePath     = "/etc/coredns/Corefile.base"
+	kubeDNSPath  = "/etc/kube-dns"
+)
+
+// node is a namespace and what the processes in it see as /etc: a directory that
+// holds only what a test puts there.
+type node struct {
+	*lab.Netns
+	etc string
+	env []string
+
+	beside  *lab.Netns               // where the servers are
+	servers map[string]*lab.Upstream // by address
+	before  string                   // the host's state before any nodens
+}
+
+// newNode makes a node whose environment names clusterDNS as the Services
+// kube-dns-upstream and kube-dns.
+func newNode(t *testing.T) *node {
+	t.Helper()
+	lab.NeedTools(t, "ip", "nft", "unshare")
+	n := &node{
+		Netns: lab.NewNetns(t, "node"), etc: t.TempDir(),
+		env:     []string{"KUBE_DNS_SERVICE_HOST=" + clusterDNS, "KUBE_DNS_UPSTREAM_SERVICE_HOST=" + clusterDNS},
+		servers: make(map[string]*lab.Upstream),
+	}
+	beside := lab.NewNetns(t, "servers")
+	n.beside = beside
+	n.Join(t, "eth0", []string{nodeIP + "/24"}, beside, "eth0", []string{hostsIP + "/24"})
+	for _, ip := range []string{clusterDNS, outsideDNS, otherDNS, stubDNS} {
+		beside.AddAddrs(t, "lo", ip+"/32")
+		n.AddRoute(t, ip+"/32", hostsIP)
+		n.servers[ip] = lab.StartUpstream(t, beside, ip+":53", func(q *dns.Msg) *dns.Msg { return signed(q, ip) })
+	}
+	n.write(t, "/etc/resolv.conf", "nameserver "+outsideDNS+"\n")
+	n.write(t, "/etc/hosts", "127.0.0.1 localhost\n")
+	n.write(t, "/etc/nsswitch.conf", "hosts: files dns\n")
+	n.before = n.state(t)
+	return n
+}
+
+// signed answers a question for an IPv4 address with ip, for an IPv6 address
+// with some, for others with no data.
+func signed(q *dns.Msg, ip string) *dns.Msg {
+	name := q.Question[0].Name
+	switch q.Question[0].Qtype {
+	case dns.TypeA:
+		return lab.Reply(q, name+" 30 IN A "+ip)
+	case dns.TypeAAAA:
+		return lab.Reply(q, name+" 30 IN AAAA 2001:db8::1")
+	}
+	return lab.Denial(q, dns.RcodeSuccess, name)
+}
+
+// path is where a file that the node's processes see below /etc really is.
+func (n *node) path(seen string) string {
+	return filepath.Join(n.etc, strings.TrimPrefix(seen, "/etc/"))
+}
+
+// write makes a file below /etc, by a rename.
+func (n *node) write(t *testing.T, seen, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(n.path(seen)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lab.ReplaceFile(t, n.path(seen), text)
+}
+
+// exists reports whether there is a file below /etc.
+func (n *node) exists(seen string) bool {
+	_, err := os.Lstat(n.path(seen))
+	return err == nil
+}
+
+// stateScript prints all that the tools tell of links, addresses, routes, rules
+// and netfilter.
+const stateScript = `set -e
+for cmd in 'ip -details link' 'ip -details addr' 'ip -4 route show table all' 'ip -6 route show table all' \
+	'ip -4 rule' 'ip -6 rule' 'nft list ruleset'; do
+	echo "$ $cmd"
+	$cmd
+done`
+
+// state is the state of the host.
+func (n *node) state(t *testing.T) string {
+	t.Helper()
+	out, errs, status := lab.Command{Netns: n.Netns, Args: []string{"sh", "-c", stateScript}}.Output(t)
+	if status != 0 {
+		t.Fatalf("read the state of the host: status %d\n%s", status, errs)
+	}
+	return out
+}
+
+// asBefore holds the host to be as it was before any nodens.
+func (n *node) asBefore(t *testing.T, when string) {
+	t.Helper()
+	if d := differing(n.before, n.state(t)); d != "" {
+		t.Errorf("%s the host is not as it was:\n%s", when, d)
+	}
+}
+
+// differing lists the lines of which one text has more than the other, those of
+// a with "-", those of b with "+".
+func differing(a, b string) string {
+	count := make(map[string]int)
+	for line := range strings.Lines(b) {
+		count[line]++
+	}
+	var all strings.Builder
+	for line := range strings.Lines(a) {
+		if count[line]--; count[line] < 0 {
+			all.WriteString("-" + line)
+		}
+	}
+	for line := range strings.Lines(b) {
+		if count[line] > 0 {
+			count[line]--
+			all.WriteString("+" + line)
+		}
+	}
+	return all.String()
+}
+
+// output is what a program prints that must succeed.
+func (n *node) output(t *testing.T, args ...string) string {
+	t.Helper()
+	out, errs, status := n.command(args).Output(t)
+	if status != 0 {
+		t.Fatalf("%v: status %d\n%s%s", args, status, out, errs)
+	}
+	return out
+}
+
+func (n *node) command(args []string) lab.Command {
+	return lab.Command{Netns: n.Netns, Args: args, Env: n.env, Binds: map[string]string{"/etc": n.etc}}
+}
+
+// nodens runs nodens to its end.
+func (n *node) nodens(t *testing.T, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	return n.command(append([]string{built(t, raceChecked)}, args...)).Output(t)
+}
+
+// refused runs a nodens that must not start, and returns its standard error.
+// The host must be as before.
+func (n *node) refused(t *testing.T, args ...string) string {
+	t.Helper()
+	stdout, stderr, status := n.nodens(t, args...)
+	if status == 0 || strings.Contains(stdout, "listens on") {
+		t.Errorf("nodens %v: status %d, want a failure\n%s%s", args, status, stdout, stderr)
+	}
+	n.asBefore(t, "after a start that failed")
+	return stderr
+}
+
+// daemon is a running nodens.
+type daemon struct {
+	*lab.Process
+	n    *node
+	args []string
+}
+
+// start starts nodens and waits until it says that it listens. At the end of
+// the test at the latest it must end on SIGTERM, with status 0 and without a
+// panic or a data race.
+func (n *node) start(t *testing.T, args ...string) *daemon {
+	t.Helper()
+	d := n.launch(t, raceChecked, args...)
+	d.ready(t)
+	return d
+}
+
+// launch is start without the wait.
+func (n *node) launch(t *testing.T, build func() (string, error), args ...string) *daemon {
+	t.Helper()
+	d := &daemon{n: n, args: args}
+	d.Process = n.command(append([]string{built(t, build)}, args...)).Start(t)
+	t.Cleanup(func() {
+		select {
+		case <-d.Done():
+		default:
+			d.stop(t)
+		}
+		(&lab.Daemon{Process: d.Process}).CheckLog(t)
+		if t.Failed() {
+			t.Logf("log of nodens %v:\n%s", args, d.log())
+		}
+	})
+	return d
+}
+
+func (d *daemon) ready(t *testing.T) {
+	t.Helper()
+	d.Out.Await(t, 0, ` listens on `)
+}
+
+// stop ends nodens by SIGTERM.
+func (d *daemon) stop(t *testing.T) {
+	t.Helper()
+	d.Signal(t, syscall.SIGTERM)
+	d.ended(t)
+}
+
+// log is the end of the log.
+func (d *daemon) log() string {
+	const enough = 25
+	lines := strings.Split(d.Err.Text(), "\n")
+	return strings.Join(lines[max(0, len(lines)-enough):], "\n")
+}
+
+// ended waits for a process that has been told to end.
+func (d *daemon) ended(t *testing.T) {
+	t.Helper()
+	if status := d.Wait(t); status != 0 {
+		t.Errorf("nodens %v: status %d after SIGTERM\n%s", d.args, status, d.log())
+	}
+}
+
+// answers holds server, IP:port, to answer a question for name with what the
+// pretended server at want would say, over UDP and TCP.
+func (n *node) answers(t *testing.T, server, name, want string) {
+	t.Helper()
+	answersFrom(t, n.Netns, server, name, want)
+}
+
+func answersFrom(t *testing.T, from *lab.Netns, server, name, want string) {
+	t.Helper()
+	for _, network := range []string{"udp", "tcp"} {
+		r, err := from.TryAsk(t, network, server, lab.Query(name, dns.TypeA))
+		if err != nil {
+			t.Errorf("%s asks %s over %s for %s: %v", from.Name, server, network, name, err)
+			continue
+		}
+		if got := lab.Data(r, dns.TypeA); !slices.Equal(got, []string{want}) {
+			t.Errorf("%s asks %s over %s for %s: %s %v, want %s", from.Name, server, network, name, dns.RcodeToString[r.Rcode], got, want)
+		}
+	}
+}
+
+// has holds the host's state to contain all the texts, or none of them.
+func (n *node) has(t *testing.T, want bool, texts ...string) {
+	t.Helper()
+	state := n.state(t)
+	for _, s := range texts {
+		if strings.Contains(state, s) != want {
+			t.Errorf("%q in the host's state: %t, want %t\n%s", s, !want, want, state)
+		}
+	}
+}
+
+// forwards is a Corefile that serves everything on the given addresses from one
+// server, with what else its block shall hold.
+func forwards(to, binds string, more ...string) string {
+	bind := ""
+	if binds != "" {
+		bind = "    bind " + binds + "\n"
+	}
+	return ". {\n    errors\n" + bind + "    forward . " + to + "\n    " + strings.Join(more, "\n    ") + "\n}\n"
+}
+
+// await asks localAddr until the answer is want. It is for what gives no other
+// sign.
+func (n *node) await(t *testing.T, name, want string) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(lab.Patience)
+	for {
+		got := lab.Data(n.Ask(t, "udp", localAddr, lab.Query(name, dns.TypeA)), dns.TypeA)
+		if slices.Equal(got, []string{want}) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("%s answers %v for %s, want %s", localAddr, got, name, want)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Command is a program to be run in a namespace.
+type Command struct {
+	Netns *Netns
+	Args  []string          // the program and its arguments
+	Binds map[string]string // files of the host that the program sees replaced: path → replacement
+	Env   []string          // on top of the environment
+	Forks bool              // run it in a PID namespace and a process group, so that what it forks ends with it
+}
+
+// args wraps the program so that its mounts are its own. The process that runs
+// in the end has the pid that was started.
+func (c Command) args() []string {
+	if len(c.Binds) == 0 {
+		return c.Args
+	}
+	const script = `while [ "$1" != -- ]; do mount --bind "$2" "$1" || exit 126; shift 2; done; shift; exec "$@"`
+	args := []string{"unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"}
+	for path, with := range c.Binds {
+		args = append(args, path, with)
+	}
+	return append(append(args, "--"), c.Args...)
+}
+
+func (c Command) cmd(ctx context.Context) *exec.Cmd {
+	args := c.args()
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	// A race-checked program waits for a second at its end, unless told not to.
+	cmd.Env = slices.Concat(os.Environ(), []string{"GORACE=atexit_sleep_ms=0"}, c.Env)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if c.Forks {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
+		cmd.SysProcAttr.Setpgid = true
+	}
+	return cmd
+}
+
+// Output runs the program to its end and returns its standard output, its
+// standard error and its exit status.
+func (c Command) Output(t testing.TB) (stdout, stderr string, status int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := c.cmd(ctx)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := c.Netns.Do(cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("run %v: %v", c.Args, err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// Process is a running program.
+type Process struct {
+	Out, Err *Lines
+	cmd      *exec.Cmd
+	done     chan struct{} // closed when it has ended and been waited for
+}
+
+// Start starts the program; it is killed at the end of the test at the latest.
+func (c Command) Start(t testing.TB) *Process {
+	t.Helper()
+	p := &Process{Out: newLines(), Err: newLines(), done: make(chan struct{})}
+	p.cmd = c.cmd(context.Background())
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Netns.Do(p.cmd.Start); err != nil {
+		t.Fatalf("start %v: %v", c.Args, err)
+	}
+	go func() {
+		defer close(p.done)
+		read := make(chan struct{})
+		go func() { defer close(read); p.Out.read(stdout) }()
+		p.Err.read(stderr)
+		<-read
+		_ = p.cmd.Wait()
+	}()
+	t.Cleanup(p.Kill)
+	return p
+}
+
+// Signal sends a signal to the process.
+func (p *Process) Signal(t testing.TB, s os.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatalf("signal %v: %v", s, err)
+	}
+}
+
+// SignalAll sends a signal to a process started with Forks and to all that it
+// has forked.
+func (p *Process) SignalAll(t testing.TB, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(-p.cmd.Process.Pid, s); err != nil {
+		t.Fatalf("signal %v: %v", s, err)
+	}
+}
+
+// Kill ends the process the hard way and waits for it.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Wait waits for the process to end and returns its exit status.
+func (p *Process) Wait(t testing.TB) int {
+	t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("%v does not end:\n%s", p.cmd.Args, p.Err.Text())
+	}
+	return p.cmd.ProcessState.ExitCode()
+}

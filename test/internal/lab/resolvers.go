@@ -1,0 +1,40 @@
+package lab
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// StartDnsmasq runs dnsmasq with the given configuration lines on address, an
+// IP address of the namespace, port 53. It reads nothing of the host's.
+func StartDnsmasq(t testing.TB, n *Netns, address, config string) *Process {
+	t.Helper()
+	NeedTools(t, "dnsmasq")
+	conf := WriteFile(t, filepath.Join(t.TempDir(), "dnsmasq.conf"),
+		"no-resolv\nno-hosts\nbind-interfaces\nuser=root\npid-file\nlisten-address="+address+"\n"+config)
+	p := Command{Netns: n, Forks: true, Args: []string{"dnsmasq", "--keep-in-foreground", "--conf-file=" + conf, "--log-facility=-"}}.Start(t)
+	p.Err.Await(t, 0, `started, version`)
+	return p
+}
+
+// StartUnbound runs unbound on address, an IP address of the namespace, port
+// 53. server is added to its server clause, rest to the file.
+func StartUnbound(t testing.TB, n *Netns, address, server, rest string) *Process {
+	t.Helper()
+	NeedTools(t, "unbound")
+	conf := WriteFile(t, filepath.Join(t.TempDir(), "unbound.conf"), `server:
+	interface: `+address+`
+	access-control: 0.0.0.0/0 allow
+	chroot: ""
+	username: ""
+	directory: ""
+	pidfile: ""
+	use-syslog: no
+	logfile: ""
+	num-threads: 1
+	module-config: "iterator"
+`+server+"\nremote-control:\n\tcontrol-enable: no\n"+rest)
+	p := Command{Netns: n, Forks: true, Args: []string{"unbound", "-d", "-c", conf}}.Start(t)
+	p.Err.Await(t, 0, `start of service`)
+	return p
+}

@@ -1,0 +1,104 @@
+package normalize
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// BenchmarkHit asks one nodens for the same cached answers where normalising is
+// on and where it is off, in turns: what the machine does meanwhile hits both.
+// A positive answer and a denial outside the suffixes need no verdict; the last
+// does, from the cache. The times include the client's and the kernel's work.
+func BenchmarkHit(b *testing.B) {
+	names := script{"data": {data, data}, "empty": {nodataSOA, nodataSOA}}
+	for _, c := range []struct{ what, name string }{
+		{"positive", "data." + suffix},
+		{"denial out of scope", "empty." + outside},
+		{"verdict", "empty." + suffix},
+	} {
+		b.Run(c.what, func(b *testing.B) {
+			cl, _ := nodeWith(b, buildPlain, names.answer, "")
+			on, off := newAsker(b, cl, onAddr, c.name), newAsker(b, cl, offAddr, c.name)
+			compare(b, on, off)
+		})
+	}
+}
+
+// compare lets both answer b.N questions in rounds and reports the median round
+// of each and the median of their ratio.
+func compare(b *testing.B, on, off *asker) {
+	const round = 2000
+	var ons, offs, ratios []float64
+	b.ResetTimer()
+	for done := 0; done < b.N; done += round {
+		n := min(round, b.N-done)
+		x, y := 0.0, 0.0
+		if done/round%2 == 0 {
+			x, y = on.ask(b, n), off.ask(b, n)
+		} else {
+			y, x = off.ask(b, n), on.ask(b, n)
+		}
+		ons, offs, ratios = append(ons, x), append(offs, y), append(ratios, x/y)
+	}
+	b.ReportMetric(median(ons), "ns/query-on")
+	b.ReportMetric(median(offs), "ns/query-off")
+	b.ReportMetric(median(ratios), "on/off")
+	b.ReportMetric(0, "ns/op") // of a question here and one there: says nothing
+}
+
+func median(list []float64) float64 {
+	slices.Sort(list)
+	return list[len(list)/2]
+}
+
+// asker asks one question over and over.
+type asker struct {
+	conn net.Conn
+	msg  []byte
+	buf  [512]byte
+}
+
+// newAsker warms the cache up: the answer and what its verdict rests on.
+func newAsker(b *testing.B, c *cluster, addr, name string) *asker {
+	b.Helper()
+	c.ask(b, addr, name, dns.TypeA)
+	msg, err := lab.Query(name, dns.TypeA).Pack()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return &asker{conn: c.pod.Dial(b, "udp", addr), msg: msg}
+}
+
+// window is how many questions are under way at once: fewer than the receive
+// buffers hold, so that none is lost.
+const window = 64
+
+// ask has n questions answered and returns the nanoseconds that one took.
+func (a *asker) ask(b *testing.B, n int) float64 {
+	if err := a.conn.SetDeadline(time.Now().Add(lab.Patience)); err != nil {
+		b.Fatal(err)
+	}
+	began := time.Now()
+	for sent, got := 0, 0; got < n; {
+		for sent < n && sent-got < window {
+			binary.BigEndian.PutUint16(a.msg, uint16(sent))
+			if _, err := a.conn.Write(a.msg); err != nil {
+				b.Fatal(err)
+			}
+			sent++
+		}
+		if _, err := a.conn.Read(a.buf[:]); err != nil {
+			b.Fatal(fmt.Errorf("after %d of %d replies: %w", got, n, err))
+		}
+		got++
+	}
+	return float64(time.Since(began)) / float64(n)
+}

@@ -1,0 +1,371 @@
+package normalize
+
+import (
+	"fmt"
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// The pod searches s1.example, where each cell of the table has a name that is
+// answered as its row says, and then s2.example, where all names exist.
+const search = "search s1.example s2.example\noptions ndots:5\n"
+
+var (
+	s1 = host{"192.0.2.1", "2001:db8::1"}
+	s2 = host{"192.0.2.2", "2001:db8::2"}
+)
+
+// outcome is what becomes of a look-up.
+type outcome string
+
+const (
+	first   outcome = "s1"     // every address that s1.example has
+	second  outcome = "s2"     // every address that s2.example has
+	none    outcome = "none"   // the name does not exist, says the stub
+	failure outcome = "failed" // the stub could not find out
+	other   outcome = "other"  // addresses, but not those
+)
+
+// row is one line of the table of stubs.
+type row struct {
+	a, aaaa     kind               // replies in s1.example
+	musl, glibc outcome            // directly; measured with musl 1.2.3 and glibc 2.36
+	stalls      string             // clients of these two that wait for 5 s and more directly
+	nodens      outcome            // through nodens
+	limits      map[string]outcome // clients for which nodens can do no better
+}
+
+// patience is how long a look-up may take through nodens. Stubs wait for 5 s
+// before they give up on a reply; nothing else here takes seconds.
+const patience = 4 * time.Second
+
+// A stub of musl takes replies with another rcode than NOERROR and NXDOMAIN for
+// none, and nodens has nothing else to say truthfully.
+var muslWaits = map[string]outcome{"musl": failure}
+
+var rows = []row{
+	{a: nodata, aaaa: nodata, musl: none, glibc: second, nodens: second},
+	{a: nodataSOA, aaaa: nodataSOA, musl: none, glibc: second, nodens: second},
+	{a: nx, aaaa: nx, musl: second, glibc: second, nodens: second},
+	{a: nodata, aaaa: nx, musl: second, glibc: second, nodens: second},
+	{a: nx, aaaa: nodata, musl: second, glibc: second, nodens: second},
+	{a: data, aaaa: nx, musl: second, glibc: first, nodens: first},
+	{a: nx, aaaa: data, musl: second, glibc: first, nodens: first},
+	{a: data, aaaa: nodata, musl: first, glibc: first, nodens: first},
+	{a: nodata, aaaa: data, musl: first, glibc: first, nodens: first},
+	{a: data, aaaa: data, musl: first, glibc: first, nodens: first},
+	// Go goes on, as it does directly.
+	{a: aliasND, aaaa: aliasND, musl: none, glibc: none, nodens: none, limits: map[string]outcome{"go": second}},
+	{a: aliasNX, aaaa: aliasNX, musl: second, glibc: second, nodens: second},
+	{a: tcEmpty, aaaa: tcEmpty, musl: none, glibc: first, nodens: first},
+	{a: servfail, aaaa: servfail, musl: failure, glibc: second, stalls: "musl", nodens: second, limits: muslWaits},
+	{a: refused, aaaa: refused, musl: failure, glibc: none, stalls: "musl", nodens: second, limits: muslWaits},
+	{a: formerr, aaaa: formerr, musl: failure, glibc: none, stalls: "musl", nodens: second, limits: muslWaits},
+	// nodens gives up waiting for one type after 2 s, for the name has the other.
+	{a: data, aaaa: silence, musl: failure, glibc: first, stalls: "musl glibc", nodens: first},
+}
+
+// slow reports whether stubs spend seconds on the row.
+func (r row) slow() bool { return r.stalls != "" }
+
+func (r row) String() string { return fmt.Sprintf("%s / %s", r.a, r.aaaa) }
+
+func (r row) kind(qtype uint16) kind {
+	if qtype == dns.TypeA {
+		return r.a
+	}
+	return r.aaaa
+}
+
+// outcome sorts out what a client that asks for types made of the row.
+func (r row) outcome(res result, types []uint16) outcome {
+	if res.err != "" {
+		switch res.err {
+		case "EAI_NONAME", "EAI_NODATA", "not_found", "ENOTFOUND", "ENODATA", "EMPTY":
+			return none
+		}
+		return failure
+	}
+	var in1, in2 []string
+	for _, qtype := range types {
+		if k := r.kind(qtype); k == data || k == tcEmpty {
+			in1 = append(in1, s1.addr(qtype))
+		}
+		in2 = append(in2, s2.addr(qtype))
+	}
+	switch {
+	case slices.Equal(res.addrs, in1):
+		return first
+	case slices.Equal(res.addrs, in2):
+		return second
+	}
+	return other
+}
+
+// timing holds back the replies for one address type.
+type timing struct {
+	late uint16 // type
+	by   time.Duration
+}
+
+// swap is the least lateness that puts a reply behind the other one.
+const swap = 5 * time.Millisecond
+
+var timings = []timing{
+	{dns.TypeAAAA, swap}, {dns.TypeAAAA, 50 * time.Millisecond}, {dns.TypeAAAA, 200 * time.Millisecond},
+	{dns.TypeA, swap}, {dns.TypeA, 50 * time.Millisecond}, {dns.TypeA, 200 * time.Millisecond},
+	// Longer than sibling_timeout.
+	{dns.TypeAAAA, 600 * time.Millisecond}, {dns.TypeA, 600 * time.Millisecond},
+}
+
+func (tm timing) String() string { return fmt.Sprintf("%s %v late", dns.Type(tm.late), tm.by) }
+
+// wait returns when the reply to q may leave.
+func (tm timing) wait(t testing.TB, q *dns.Msg) {
+	if q.Question[0].Qtype == tm.late {
+		hold(t, tm.by)
+	}
+}
+
+// hold is a server's slowness.
+func hold(t testing.TB, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.Context().Done():
+	}
+}
+
+// cell is one look-up: a row, a timing, a client, and the way that it goes.
+type cell struct {
+	row    int
+	timing int
+	client string
+	way    string // "direct" or "nodens"
+}
+
+// name is the name that the cell looks up, a single label.
+func (c cell) name() string {
+	return strings.ToLower(fmt.Sprintf("r%d-t%d-%s-%s", c.row, c.timing, c.client, c.way))
+}
+
+// tableAnswer answers the names of cells.
+func tableAnswer(t testing.TB) func(q *dns.Msg, proto string) *dns.Msg {
+	return func(q *dns.Msg, proto string) *dns.Msg {
+		label, zone, _ := strings.Cut(dns.CanonicalName(q.Question[0].Name), ".")
+		var i, j int
+		if _, err := fmt.Sscanf(label, "r%d-t%d-", &i, &j); err != nil || i >= len(rows) || j >= len(timings) {
+			return nx.answer(q, proto, ".", host{}) // the question whether we are there
+		}
+		timings[j].wait(t, q)
+		switch zone {
+		case "s1.example.":
+			return rows[i].kind(q.Question[0].Qtype).answer(q, proto, zone, s1)
+		case "s2.example.":
+			return data.answer(q, proto, zone, s2)
+		}
+		return nx.answer(q, proto, ".", host{})
+	}
+}
+
+// table is the lab that the cells are looked up in.
+type table struct {
+	ways    map[string]pod
+	clients []client
+
+	mu      sync.Mutex
+	results map[cell]result
+}
+
+func newTable(t *testing.T) *table {
+	t.Helper()
+	c := newCluster(t)
+	up := c.addServer(t, "upstream")
+	startUpstream(t, up.netns, tableAnswer(t), up.forNode, up.forPod)
+	c.start(t, buildPlain, "nameserver "+up.forNode+"\nsearch s1.example s2.example\n", `. {
+		errors
+		cache 30
+		bind `+localIP+`
+		forward . /etc/resolv.conf
+	}`)
+	return &table{
+		ways: map[string]pod{
+			"direct": newPod(t, c.pod, "nameserver "+up.forPod+"\n"+search),
+			"nodens": newPod(t, c.pod, "nameserver "+localIP+"\n"+search),
+		},
+		clients: newClients(t),
+		results: make(map[cell]result),
+	}
+}
+
+// run has one client look up all the cells of slow or other rows both ways.
+func (tb *table) run(t *testing.T, c client, slow bool) {
+	var wg sync.WaitGroup
+	for way, p := range tb.ways {
+		cells := make(map[string]cell)
+		for i, r := range rows {
+			for j := range timings {
+				if r.slow() != slow {
+					continue
+				}
+				cl := cell{i, j, c.name, way}
+				name := cl.name()
+				if c.noSearch {
+					name += ".s1.example"
+				}
+				cells[name] = cl
+			}
+		}
+		wg.Go(func() {
+			results := p.lookup(t, c, slices.Sorted(maps.Keys(cells))...)
+			tb.mu.Lock()
+			defer tb.mu.Unlock()
+			for name, r := range results {
+				tb.results[cells[name]] = r
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestStubs looks up every row of the table with every stub, directly and
+// through nodens: through nodens none gets the wrong host, fails where glibc
+// succeeds directly, or stalls, but for the limits that rows name.
+func TestStubs(t *testing.T) {
+	t.Parallel()
+	tb := newTable(t)
+	var wg sync.WaitGroup
+	for _, c := range tb.clients {
+		wg.Go(func() { tb.run(t, c, true) })
+	}
+	for _, c := range tb.clients { // one by one: lateness of the machine is none of upstream's
+		tb.run(t, c, false)
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	tb.log(t)
+	t.Run("directly", tb.checkDirect)
+	t.Run("through nodens", tb.checkNodens)
+}
+
+// check calls f for every cell, with what came of it both ways.
+func (tb *table) check(f func(what string, r row, c client, direct, nodens result)) {
+	for i, r := range rows {
+		for _, c := range tb.clients {
+			for j, tm := range timings {
+				what := fmt.Sprintf("%s, %s, %s", r, tm, c.name)
+				f(what, r, c, tb.results[cell{i, j, c.name, "direct"}], tb.results[cell{i, j, c.name, "nodens"}])
+			}
+		}
+	}
+}
+
+// checkDirect compares what was measured now, without nodens, with the table.
+func (tb *table) checkDirect(t *testing.T) {
+	if v := muslVersion(t); v != "1.2.3" {
+		lab.Skip(t, fmt.Sprintf("the table is musl 1.2.3's, this is %q", v))
+	}
+	tb.check(func(what string, r row, c client, direct, _ result) {
+		want, ok := map[string]outcome{"musl": r.musl, "glibc": r.glibc}[c.name]
+		if !ok {
+			return
+		}
+		if got := r.outcome(direct, c.types); got != want {
+			t.Errorf("%s: %s (%s), want %s", what, got, direct, want)
+		}
+		if strings.Contains(r.stalls, c.name) && direct.took < patience {
+			t.Errorf("%s: %s, without a stall", what, direct)
+		}
+	})
+}
+
+// muslVersion is what musl's loader says of itself. It comes in the same
+// package as the library that the client is linked with.
+func muslVersion(t *testing.T) string {
+	t.Helper()
+	loaders, err := filepath.Glob("/lib/ld-musl-*.so.1")
+	if err != nil || len(loaders) == 0 {
+		return ""
+	}
+	out, _ := exec.Command(loaders[0]).CombinedOutput() // exits with 1
+	_, version, _ := strings.Cut(string(out), "Version ")
+	version, _, _ = strings.Cut(version, "\n")
+	return version
+}
+
+func (tb *table) checkNodens(t *testing.T) {
+	tb.check(func(what string, r row, c client, direct, nodens result) {
+		if c.noSearch {
+			checkNoSearch(t, what, r, c, direct, nodens)
+			return
+		}
+		want, limited := r.limits[c.name]
+		if !limited {
+			want = r.nodens
+		}
+		if got := r.outcome(nodens, c.types); got != want {
+			t.Errorf("%s: %s (%s), want %s", what, got, nodens, want)
+		}
+		if want != failure && nodens.took >= patience {
+			t.Errorf("%s: stalls: %s", what, nodens)
+		}
+	})
+}
+
+// checkNoSearch: a stub that asks for one type of one name learns the same
+// addresses as directly, or that there are none.
+func checkNoSearch(t *testing.T, what string, r row, c client, direct, nodens result) {
+	got, want := r.outcome(nodens, c.types), r.outcome(direct, c.types)
+	if got != want {
+		t.Errorf("%s: %s (%s), directly %s (%s)", what, got, nodens, want, direct)
+	}
+	if !r.slow() && nodens.took >= patience {
+		t.Errorf("%s: stalls: %s", what, nodens)
+	}
+}
+
+// log shows the table as measured: a line for a row and a client, with the
+// slowest of its timings, and what differs among them.
+func (tb *table) log(t *testing.T) {
+	t.Helper()
+	for i, r := range rows {
+		for _, c := range tb.clients {
+			line := fmt.Sprintf("%-31s %-13s", r, c.name)
+			for _, way := range []string{"direct", "nodens"} {
+				line += fmt.Sprintf("  %s: %-22s", way, tb.summary(i, c, way))
+			}
+			if want, ok := r.limits[c.name]; ok {
+				line += fmt.Sprintf("  (limit: not %s but %s)", r.nodens, want)
+			}
+			t.Log(line)
+		}
+	}
+}
+
+func (tb *table) summary(i int, c client, way string) string {
+	outcomes := make(map[string]bool)
+	var most time.Duration
+	for j := range timings {
+		res := tb.results[cell{i, j, c.name, way}]
+		o := string(rows[i].outcome(res, c.types))
+		if res.err != "" {
+			o = res.err
+		}
+		outcomes[o] = true
+		most = max(most, res.took)
+	}
+	return fmt.Sprintf("%s %.1fs", strings.Join(slices.Sorted(maps.Keys(outcomes)), "|"), most.Seconds())
+}

@@ -1,0 +1,199 @@
+package normalize
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// judged is one question and what nodens_normalize_total says of the reply;
+// empty: nothing.
+type judged struct {
+	pair
+	zone   string
+	qtype  uint16
+	do     bool
+	result string
+}
+
+var judgements = []judged{
+	{pair{nodata, nodata}, suffix, dns.TypeA, false, "rewritten"},
+	{pair{nodataSOA, nodataSOA}, suffix, dns.TypeAAAA, false, "rewritten"},
+	{pair{nodata, nx}, suffix, dns.TypeA, false, "rewritten"},
+	{pair{nsecNone, nodata}, suffix, dns.TypeA, false, "rewritten"},
+	{pair{nx, data}, suffix, dns.TypeA, false, "repaired"},
+	{pair{data, nx}, suffix, dns.TypeAAAA, false, "repaired"},
+	{pair{data, nodataSOA}, suffix, dns.TypeAAAA, false, "sibling_data"},
+	{pair{nodata, aliasND}, suffix, dns.TypeA, false, "sibling_data"},
+	{pair{nodata, servfail}, suffix, dns.TypeA, false, "sibling_unknown"},
+	{pair{nodata, silence}, suffix, dns.TypeA, false, "sibling_unknown"},
+	// NXDOMAIN beside a silent type is unknown while that is waited for, and
+	// upstream's word once it has failed: package server tests the two.
+	{pair{nodata, nodata}, suffix, dns.TypeA, true, "dnssec"},
+	{pair{secure, nodata}, suffix, dns.TypeA, false, "dnssec"},
+	{pair{nsecOther, nodata}, suffix, dns.TypeA, false, "dnssec"},
+	{pair{aliasND, aliasND}, suffix, dns.TypeA, false, "cname"},
+	{pair{aliasNX, aliasNX}, suffix, dns.TypeAAAA, false, "cname"},
+	{pair{referral, referral}, suffix, dns.TypeA, false, "referral"},
+	{pair{nodata, nodata}, outside, dns.TypeA, false, "scope"},
+	{pair{data, data}, suffix, dns.TypeA, false, ""},
+	{pair{nx, nx}, suffix, dns.TypeA, false, ""}, // stays NXDOMAIN
+	{pair{servfail, servfail}, suffix, dns.TypeA, false, ""},
+	{pair{nodata, nodata}, suffix, dns.TypeMX, false, ""},
+}
+
+func (j judged) String() string {
+	return fmt.Sprintf("%v in %s, %s, DO %t", j.pair, j.zone, dns.Type(j.qtype), j.do)
+}
+
+func (j judged) name(i int) string { return fmt.Sprintf("j%d.%s", i, j.zone) }
+
+func (j judged) ask(t *testing.T, c *cluster, i int) {
+	t.Helper()
+	var opts []func(*dns.Msg)
+	if j.do {
+		opts = append(opts, withDO)
+	}
+	c.ask(t, onAddr, j.name(i), j.qtype, opts...)
+}
+
+func judgementScript() script {
+	names := make(script)
+	for i, j := range judgements {
+		names[fmt.Sprintf("j%d", i)] = j.pair
+	}
+	return names
+}
+
+// series are the counters of a family by their labels.
+func series(m lab.Metrics, family string) map[string]float64 {
+	all := make(map[string]float64)
+	if m[family] == nil {
+		return all
+	}
+	for _, metric := range m[family].Metric {
+		var labels []string
+		for _, l := range metric.Label {
+			labels = append(labels, l.GetName()+"="+l.GetValue())
+		}
+		all[strings.Join(labels, ",")] = metric.GetCounter().GetValue()
+	}
+	return all
+}
+
+// moved is what differs from before to after.
+func moved(before, after map[string]float64) map[string]float64 {
+	diff := make(map[string]float64)
+	for k, v := range after {
+		if v != before[k] {
+			diff[k] = v - before[k]
+		}
+	}
+	return diff
+}
+
+func (j judged) series() string {
+	return fmt.Sprintf("qtype=%s,result=%s,zone=.", dns.Type(j.qtype), j.result)
+}
+
+// awaitMove scrapes until the counters of a family have moved from before as
+// wanted: nodens counts a reply after it has sent it. It returns the last
+// scrape. More than is wanted shows there, or at the next step.
+func (c *cluster) awaitMove(t *testing.T, what string, before lab.Metrics, family string, want map[string]float64) lab.Metrics {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(lab.Patience)
+	for {
+		after := c.node.Scrape(t, metrics)
+		got := moved(series(before, family), series(after, family))
+		if maps.Equal(got, want) {
+			return after
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Errorf("%s: moves %v, want %v", what, got, want)
+			return after
+		}
+	}
+}
+
+// TestMetrics asks every kind of question twice, for a miss and a hit: each
+// moves exactly one counter of nodens_normalize_total by one, or none.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	const family = "nodens_normalize_total"
+	c, _ := nodeWith(t, buildRace, judgementScript().answer, "")
+	before := c.node.Scrape(t, metrics)
+	for i, j := range judgements {
+		for _, which := range []string{"miss", "hit"} {
+			j.ask(t, c, i)
+			want := make(map[string]float64)
+			if j.result != "" {
+				want[j.series()] = 1
+			}
+			before = c.awaitMove(t, fmt.Sprintf("%s, %s", j, which), before, family, want)
+		}
+	}
+}
+
+// TestSiblingMetrics: the other type's answer is counted by where it came
+// from.
+func TestSiblingMetrics(t *testing.T) {
+	t.Parallel()
+	const family, waits = "nodens_normalize_sibling_total", "nodens_normalize_sibling_wait_seconds"
+	both := newGate()
+	c, _ := nodeWith(t, buildRace, func(q *dns.Msg, proto string) *dns.Msg {
+		if strings.HasPrefix(q.Question[0].Name, "together.") {
+			both.pass(t, q.Question[0].Qtype)
+		}
+		return nodataSOA.answer(q, proto, suffix, s1)
+	}, "")
+	before := c.node.Scrape(t, metrics)
+	step := func(what string, want map[string]float64, wantWaits float64) {
+		t.Helper()
+		after := c.awaitMove(t, what, before, family, want)
+		w0, _ := before.Sum(waits)
+		w1, _ := after.Sum(waits)
+		if w1-w0 != wantWaits {
+			t.Errorf("%s: %v waits, want %v", what, w1-w0, wantWaits)
+		}
+		before = after
+	}
+	c.ask(t, onAddr, "alone."+suffix, dns.TypeA)
+	step("A alone", map[string]float64{"source=upstream": 1}, 1)
+	c.ask(t, onAddr, "alone."+suffix, dns.TypeA)
+	step("A again", map[string]float64{"source=cache": 1}, 0)
+	c.ask(t, onAddr, "alone."+suffix, dns.TypeAAAA)
+	step("AAAA after it", map[string]float64{"source=cache": 1}, 0)
+
+	// A is answered while AAAA is on its way, and joins it; AAAA is answered
+	// when A's answer is in the cache.
+	c.askBoth(t, "together."+suffix)
+	step("A and AAAA", map[string]float64{"source=inflight": 1, "source=cache": 1}, 2)
+}
+
+// gate holds back the reply for A until the question for AAAA is there, and
+// the reply for AAAA until a moment after that.
+type gate struct{ aaaa chan struct{} }
+
+func newGate() gate { return gate{make(chan struct{})} }
+
+func (g gate) pass(t testing.TB, qtype uint16) {
+	if qtype == dns.TypeAAAA {
+		close(g.aaaa)
+		hold(t, 100*time.Millisecond)
+		return
+	}
+	select {
+	case <-g.aaaa:
+	case <-t.Context().Done():
+	}
+}

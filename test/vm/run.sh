@@ -1,0 +1,78 @@
+#!/bin/sh
+# Boots Debian's kernel 6.1, which has the dummy driver, in an emulated machine
+# and runs init in it: the daemon on a real dummy link, and netsetup's own
+# tests. As root, on Debian; it installs what it needs. Prints the console and
+# ends with 0 if the machine said PASS.
+set -eu
+cd "$(dirname "$0")/../.."
+go=${GO:-go}
+export PATH="$PATH:/usr/sbin:/sbin"
+
+skip() {
+	echo "vm: $1" >&2
+	[ "${CI:-}" = true ] && exit 1
+	echo "vm: skipped" >&2
+	exit 0
+}
+
+[ "$(uname -m)" = x86_64 ] || skip "needs an x86_64 host"
+[ "$(id -u)" = 0 ] || skip "needs root to install and unpack packages"
+command -v apt-get >/dev/null || skip "needs apt-get"
+
+packages=
+for want in qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio depmod:kmod nft:nftables dig:bind9-dnsutils ip:iproute2; do
+	command -v "${want%%:*}" >/dev/null || packages="$packages ${want#*:}"
+done
+if [ -n "$packages" ]; then
+	apt-get update -qq
+	# shellcheck disable=SC2086 # a list of packages
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+root=$work/root
+mkdir -p "$root/bin" "$root/sbin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/etc" "$root/t/bin"
+
+# The kernel and the modules of networking, of whatever 6.1 Debian has now.
+kernel=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: *\(linux-image-[^ ]*\).*/\1/p' | head -1)
+if [ -z "$kernel" ]; then
+	apt-get update -qq
+	kernel=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: *\(linux-image-[^ ]*\).*/\1/p' | head -1)
+fi
+[ -n "$kernel" ] || skip "no package linux-image-cloud-amd64"
+chmod 755 "$work"
+(cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$kernel" && dpkg -x "$kernel"_*.deb kernel)
+release=$(basename "$work"/kernel/lib/modules/*)
+for dir in net/netfilter net/ipv4/netfilter net/ipv6/netfilter net/core drivers/net lib crypto arch/x86/crypto; do
+	if [ -d "$work/kernel/lib/modules/$release/kernel/$dir" ]; then
+		mkdir -p "$root/lib/modules/$release/kernel/$dir"
+		find "$work/kernel/lib/modules/$release/kernel/$dir" -maxdepth 1 -name '*.ko*' -exec cp {} "$root/lib/modules/$release/kernel/$dir/" \;
+	fi
+done
+cp "$work"/kernel/lib/modules/"$release"/modules.order "$work"/kernel/lib/modules/"$release"/modules.builtin* "$root/lib/modules/$release/"
+depmod -b "$root" "$release"
+
+# Tools: busybox, and the real dig, nft and ip with their libraries.
+cp "$(command -v busybox)" "$root/bin/busybox"
+for tool in dig nft ip; do
+	path=$(command -v "$tool")
+	cp -L "$path" "$root/t/bin/"
+	ldd "$path" | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p; s/^[[:space:]]*\(\/[^ ]*\) (.*/\1/p' | while read -r lib; do
+		mkdir -p "$root$(dirname "$lib")"
+		cp -L "$lib" "$root$lib"
+	done
+done
+
+CGO_ENABLED=0 "$go" build -trimpath -o "$root/t/nodens" ./cmd/nodens
+CGO_ENABLED=0 "$go" test -c -o "$root/t/netsetup.test" ./netsetup
+cp test/vm/Corefile "$root/t/"
+cp -r netsetup/testdata "$root/t/"
+cp test/vm/init "$root/init"
+chmod 755 "$root/init"
+(cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd.gz"
+
+timeout 300 qemu-system-x86_64 -accel tcg -m 768 -smp 1 -nographic -no-reboot -nic none \
+	-kernel "$work/kernel/boot/vmlinuz-$release" -initrd "$work/initrd.gz" \
+	-append "console=ttyS0 quiet panic=-1" </dev/null | tr -d '\r' | tee "$work/console"
+grep -q '^VM PASS$' "$work/console"
