@@ -23,7 +23,7 @@ const (
 // when the query has to be resolved; q.zone and q.key are set then.
 func (s *Server) tryHit(dst []byte, l *listener, worker int, q *Query, v verdict) ([]byte, bool) {
 	if v != accept {
-		return s.replyUnresolved(appendVerdict(dst, q, v), l, worker, q), true
+		return s.replyUnresolved(appendVerdict(dst, q, v, s.identity), l, worker, q), true
 	}
 	q.zone = l.table.Load().find(q.lower)
 	if q.zone == nil {

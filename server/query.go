@@ -68,6 +68,7 @@ const (
 	notImp             // unknown opcode, RFC 8906 §3.1.4
 	badVers            // EDNS version above 0, RFC 6891 §6.1.3
 	refuse             // a class or a transfer that is not served
+	identify           // who answers, see Config.Identity
 	nxnameType         // QTYPE 128 must not be asked, RFC 9824 §3.4
 )
 
@@ -221,6 +222,9 @@ func (q *Query) judge() verdict {
 		return refuse
 	case dns.TypeTKEY, dns.TypeTSIG, dns.TypeMAILA, dns.TypeMAILB:
 		return notImp
+	}
+	if q.qclass == dns.ClassCHAOS && q.qtype == dns.TypeTXT && string(q.lower) == idServer {
+		return identify
 	}
 	if q.qclass != dns.ClassINET {
 		return refuse

@@ -60,6 +60,7 @@ func TestParse(t *testing.T) {
 		{"NXNAME", pack(t, query("example.org.", dns.TypeNXNAME)), nxnameType},
 		{"type OPT", pack(t, query("example.org.", dns.TypeOPT)), formErr},
 		{"zone transfer", pack(t, query("example.org.", dns.TypeAXFR)), refuse},
+		{"id.server", pack(t, query("Id.Server.", dns.TypeTXT, func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS })), identify},
 		{"class CH", pack(t, query("version.bind.", dns.TypeTXT, func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS })), refuse},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -129,7 +130,7 @@ func FuzzParse(f *testing.F) {
 		}
 		if v != accept {
 			var r dns.Msg
-			if err := r.Unpack(appendVerdict(nil, &q, v)); err != nil {
+			if err := r.Unpack(appendVerdict(nil, &q, v, "me")); err != nil {
 				t.Fatalf("reply to verdict %d: %v", v, err)
 			}
 			if r.Id != binary.BigEndian.Uint16(msg) || !r.Response || !r.RecursionAvailable {

@@ -120,9 +120,12 @@ func appendOPT(dst []byte, start int, q *Query, rcode int, note ede) []byte {
 	return dst
 }
 
-// appendVerdict appends the reply to a message that is not looked up.
-func appendVerdict(dst []byte, q *Query, v verdict) []byte {
+// appendVerdict appends the reply to a message that is not looked up. identity
+// is Config.Identity.
+func appendVerdict(dst []byte, q *Query, v verdict, identity string) []byte {
 	switch v {
+	case identify:
+		return appendIdentity(dst, q, identity)
 	case formErr:
 		return appendError(dst, q, dns.RcodeFormatError, ede{})
 	case notImp:

@@ -19,6 +19,10 @@ type Config struct {
 	Metrics *Metrics
 	Now     func() time.Time // monotonic readings are compared
 
+	// Identity is what the TXT query id.server in class CH is answered with
+	// (RFC 4892), at most 255 octets; empty: it is refused.
+	Identity string
+
 	// Workers is the number of UDP sockets, each with a goroutine, on every
 	// address; 0: one for each processor.
 	Workers int
@@ -57,6 +61,8 @@ type Server struct {
 	timeout time.Duration
 	tcp     TCPLimits
 
+	identity string
+
 	jobs   sync.Pool     // of *job
 	misses chan struct{} // a token for each miss under resolution
 	flight *cache.Flight[answer]
@@ -76,7 +82,8 @@ func New(c Config) *Server {
 	s := &Server{
 		log: c.Logger, metrics: c.Metrics, clock: c.Now,
 		workers: c.Workers, timeout: c.Timeout, tcp: c.TCP,
-		ctx: ctx, cancel: cancel,
+		identity: c.Identity,
+		ctx:      ctx, cancel: cancel,
 		failed:    make(chan error, 1),
 		listeners: make(map[netip.AddrPort]*listener),
 	}

@@ -86,7 +86,7 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool) (*daemon, erro
 		d.metrics.setupErrors.WithLabelValues("configmap").Inc()
 	}}
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	d.server = server.New(server.Config{Logger: d.log, Metrics: serverMetrics, Now: time.Now, Workers: workers})
+	d.server = server.New(server.Config{Identity: identity(), Logger: d.log, Metrics: serverMetrics, Now: time.Now, Workers: workers})
 	d.admin = newAdminServers(d.log)
 	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
 	d.pools.own = d.isOwn
