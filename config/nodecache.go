@@ -191,6 +191,3 @@ func checkServer(where, s string) error {
 	}
 	return fmt.Errorf("%s: %q is not a server: want IP, IP:port, tls://IP or the path of a resolv.conf", where, s)
 }
-
-// Directives are the names of the directives that Parse knows, sorted.
-func Directives() []string { return directiveNames() }

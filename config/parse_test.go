@@ -25,10 +25,10 @@ func mustParse(t *testing.T, text string) *Config {
 // TestDirectivesAreParsed holds the list that hints and users see to the
 // switch that reads directives.
 func TestDirectivesAreParsed(t *testing.T) {
-	if !slices.IsSorted(Directives()) {
+	if !slices.IsSorted(DirectiveNames()) {
 		t.Error("Directives is not sorted")
 	}
-	for _, name := range Directives() {
+	for _, name := range DirectiveNames() {
 		_, err := Parse("Corefile", strings.NewReader(". {\n"+name+"\n}\n"))
 		if err != nil && strings.Contains(err.Error(), "directive") {
 			t.Errorf("%s: %v", name, err)

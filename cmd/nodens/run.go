@@ -32,7 +32,7 @@ func run(ctx context.Context, e env) error {
 	case f.version:
 		return printLine(e, versionLine())
 	case f.plugins:
-		return printLine(e, strings.Join(config.Directives(), "\n"))
+		return printLine(e, strings.Join(config.DirectiveNames(), "\n"))
 	}
 	return serve(ctx, e, f, f.resolve())
 }

@@ -1,0 +1,102 @@
+package config
+
+// processDirectives say how the process and its listeners work.
+func processDirectives() []Directive {
+	return []Directive{
+		{
+			Name: "reload", Forms: []string{"reload [INTERVAL [JITTER]]"}, parse: parseReload,
+			Summary: "Look for changes of the Corefile and of the files it imports.",
+			Differs: "Changes are noticed at once where the file system tells; INTERVAL 0 leaves reloading to signals.",
+		},
+		{
+			Name: "bind", Forms: []string{"bind ADDRESS|INTERFACE…"}, parse: parseBind, repeats: true,
+			Options: []string{"except ADDRESS…"},
+			Summary: "Serve the block on these addresses instead of on all.",
+			Differs: "Ports stay with the zone, as in CoreDNS; an address is bound with SO_REUSEPORT.",
+		},
+		{
+			Name: "ready", Forms: []string{"ready [HOST:PORT]"}, parse: parseReady,
+			Summary: "Answer 200 on /ready, by default of :8181, once queries are answered, and 503 from SIGTERM on.",
+		},
+		{
+			Name: "health", Forms: []string{"health [HOST:PORT]"}, parse: parseHealth,
+			Options: []string{"lameduck DURATION"},
+			Summary: "Answer 200 on /health, by default of :8080, as long as the process serves.",
+			Differs: "Several blocks may name the same address.",
+		},
+		{
+			Name: "prometheus", Forms: []string{"prometheus [HOST:PORT]"}, parse: parsePrometheus,
+			Summary: "Offer metrics on /metrics, by default of localhost:9153.",
+			Differs: "Metrics cover all blocks, not only those with the directive. No tls option.",
+		},
+	}
+}
+
+// queryDirectives watch or change queries and replies.
+func queryDirectives() []Directive {
+	return []Directive{
+		{
+			Name: "errors", Forms: []string{"errors [stdout]"}, parse: parseErrors,
+			Options: []string{"consolidate DURATION REGEXP [LEVEL]"},
+			Summary: "Log queries that could not be answered.",
+			Differs: "The line has the cause of each upstream tried.",
+		},
+		{
+			Name: "log", Forms: []string{"log [NAME…]"}, parse: parseLog, repeats: true,
+			Options: []string{"class all|success|denial|error…"},
+			Summary: "Log queries and their replies.",
+			Differs: "Lines are key=value pairs.",
+		},
+		{
+			Name: "normalize", Forms: []string{"normalize [SUFFIX…]"}, parse: parseNormalize,
+			Options: []string{
+				"mode off|observe|sibling", "signature bare|any", "sibling_timeout DURATION", "ttl DURATION",
+				"except ZONE…", "repair on|off",
+			},
+			Summary: "Answer NXDOMAIN where upstream answers empty for names that do not exist.",
+			Differs: "CoreDNS has none.",
+		},
+		{
+			Name: "cache", Forms: []string{"cache [TTL] [ZONE…]"}, parse: parseCache,
+			Options: []string{
+				"success CAPACITY [TTL [MINTTL]]", "denial CAPACITY [TTL [MINTTL]]",
+				"prefetch AMOUNT [DURATION [PERCENTAGE%]]", "serve_stale [DURATION [immediate|verify]]",
+				"servfail DURATION", "disable success|denial [ZONE…]", "keepttl",
+			},
+			Summary: "Keep answers.",
+			Differs: "All blocks share one budget of memory; equal questions are asked upstream once.",
+		},
+	}
+}
+
+// answerDirectives answer queries. They are asked in this order until one does.
+func answerDirectives() []Directive {
+	return []Directive{
+		{
+			Name: "hosts", Forms: []string{"hosts [FILE [ZONE…]]"}, parse: parseHosts,
+			Options: []string{"ADDRESS NAME…", "ttl SECONDS", "no_reverse", "reload DURATION", "fallthrough [ZONE…]"},
+			Summary: "Answer A, AAAA and PTR from a hosts file, by default /etc/hosts, and from the lines of the block.",
+			Differs: "Changes of the file are noticed at once where the file system tells.",
+		},
+		{
+			Name: "sample", Forms: []string{"sample"}, parse: parseSample,
+			Summary: "Answer from a sample of a cluster's zone, to try the program out.",
+			Differs: "CoreDNS has none.",
+		},
+		{
+			Name: "loop", Forms: []string{"loop"}, parse: parseLoop,
+			Summary: "Find out at start-up, and when upstreams change, whether queries come back.",
+			Differs: "A loop is logged and counted, and its queries get SERVFAIL; the process does not end.",
+		},
+		{
+			Name: "forward", Forms: []string{"forward FROM TO…"}, parse: parseForward, repeats: true,
+			Options: []string{
+				"except ZONE…", "force_tcp", "prefer_udp", "policy random|round_robin|sequential", "max_fails NUMBER",
+				"expire DURATION", "health_check DURATION [no_rec] [domain NAME]", "max_concurrent NUMBER",
+				"tls [CERT KEY] [CA]", "tls_servername NAME",
+			},
+			Summary: "Ask other servers: addresses, tls://addresses, or those of a resolv.conf.",
+			Differs: "The resolv.conf is followed; options of the client's OPT record are not passed on.",
+		},
+	}
+}
