@@ -74,19 +74,23 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool) (*daemon, erro
 		probeLoop: make(chan struct{}, 1),
 	}
 	d.queries = slog.New(slog.NewTextHandler(d.lines, nil))
+	now, err := clock(e.getenv)
+	if err != nil {
+		return nil, err
+	}
 	workers := udpWorkers()
 	serverMetrics, err := server.NewMetrics(d.registry, workers)
 	if err != nil {
 		return nil, err
 	}
-	d.store = cache.New(cache.Options{Bytes: d.budget(), Now: time.Now})
+	d.store = cache.New(cache.Options{Bytes: d.budget(), Now: now})
 	d.metrics = newConfigMetrics(d.registry, d)
 	d.files = &corefiles{flags: f, sample: sample, getenv: e.getenv, warn: func(err error) {
 		d.log.Error("configuration", "error", err)
 		d.metrics.setupErrors.WithLabelValues("configmap").Inc()
 	}}
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	d.server = server.New(server.Config{Identity: identity(), Logger: d.log, Metrics: serverMetrics, Now: time.Now, Workers: workers})
+	d.server = server.New(server.Config{Identity: identity(), Logger: d.log, Metrics: serverMetrics, Now: now, Workers: workers})
 	d.admin = newAdminServers(d.log)
 	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
 	d.pools.own = d.isOwn

@@ -23,6 +23,7 @@ type DaemonOptions struct {
 	Corefile string   // its text; written to a file unless Conf is set
 	Conf     string   // path of a Corefile that the test manages itself
 	Args     []string // besides -conf
+	Env      []string // on top of the environment
 	Binds    map[string]string
 }
 
@@ -36,7 +37,7 @@ func StartDaemon(t testing.TB, o DaemonOptions) *Daemon {
 	}
 	args := append([]string{o.Binary, "-conf", o.Conf}, o.Args...)
 	d := &Daemon{Netns: o.Netns, Conf: o.Conf}
-	d.Process = Command{Netns: o.Netns, Args: args, Binds: o.Binds}.Start(t)
+	d.Process = Command{Netns: o.Netns, Args: args, Env: o.Env, Binds: o.Binds}.Start(t)
 	t.Cleanup(func() { d.finish(t) })
 	d.Out.Await(t, 0, ` listens on `)
 	return d

@@ -1,0 +1,179 @@
+package conformance
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+// rule is what an upstream says to a question.
+type rule struct {
+	name, qtype string // * is any
+	proto       string // "" is any
+	do, cd      bool   // asked for
+	nth         int    // of those that the rest fits, from 1; 0 is any
+
+	rcode                         int
+	flags                         []string
+	answer, authority, additional []dns.RR
+	noOPT                         bool
+	ede                           *uint16
+	first                         string
+	twice, drop, hangUp           bool
+
+	fitted int // guarded by upstream.mu
+}
+
+func readRules(t *testing.T, path, text string) []rule {
+	t.Helper()
+	var list []rule
+	for _, g := range groups(t, path, text) {
+		if g.head.words[0] != "match" || len(g.head.words) < 3 {
+			t.Fatalf("%v: want match NAME TYPE", g.head)
+		}
+		r := rule{name: g.head.words[1], qtype: g.head.words[2], flags: []string{"ra"}}
+		for _, w := range g.head.words[3:] {
+			r.narrow(t, g.head, w)
+		}
+		for _, l := range g.body {
+			r.reply(t, l)
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+func (r *rule) narrow(t *testing.T, l line, word string) {
+	t.Helper()
+	key, value, _ := strings.Cut(word, "=")
+	switch key {
+	case "udp", "tcp":
+		r.proto = key
+	case "do":
+		r.do = true
+	case "cd":
+		r.cd = true
+	case "nth":
+		r.nth = number(t, l, value)
+	default:
+		t.Fatalf("%v: %q?", l, word)
+	}
+}
+
+func (r *rule) reply(t *testing.T, l line) {
+	t.Helper()
+	switch l.words[0] {
+	case "rcode":
+		r.rcode = rcode(t, l, l.words[1])
+	case "flags":
+		r.flags = l.words[1:]
+	case "answer":
+		r.answer = append(r.answer, record(t, l))
+	case "authority":
+		r.authority = append(r.authority, record(t, l))
+	case "additional":
+		r.additional = append(r.additional, record(t, l))
+	case "noopt":
+		r.noOPT = true
+	case "ede":
+		code := uint16(number(t, l, l.words[1]))
+		r.ede = &code
+	case "first":
+		r.first = l.words[1]
+		if !slices.Contains([]string{"id", "question", "class", "port", "garbage", "empty"}, r.first) {
+			t.Fatalf("%v: no such reply", l)
+		}
+	case "twice":
+		r.twice = true
+	case "drop":
+		r.drop = true
+	case "close":
+		r.hangUp = true
+	default:
+		t.Fatalf("%v: %q?", l, l.words[0])
+	}
+}
+
+// fits reports whether the rule is about a query, and counts it.
+func (r *rule) fits(proto string, q *dns.Msg) bool {
+	question := q.Question[0]
+	opt := q.IsEdns0()
+	switch {
+	case r.name != "*" && !strings.EqualFold(r.name, question.Name),
+		r.qtype != "*" && r.qtype != dns.Type(question.Qtype).String(),
+		r.proto != "" && r.proto != proto,
+		r.do && (opt == nil || !opt.Do()),
+		r.cd && !q.CheckingDisabled:
+		return false
+	}
+	r.fitted++
+	return r.nth == 0 || r.nth == r.fitted
+}
+
+// message is the reply to q. It shares no record with r.
+func (r *rule) message(q *dns.Msg) *dns.Msg {
+	m := new(dns.Msg).SetReply(q)
+	m.Rcode = r.rcode
+	for _, f := range r.flags {
+		switch f {
+		case "aa":
+			m.Authoritative = true
+		case "tc":
+			m.Truncated = true
+		case "ra":
+			m.RecursionAvailable = true
+		case "ad":
+			m.AuthenticatedData = true
+		}
+	}
+	m.Answer, m.Ns, m.Extra = copies(r.answer), copies(r.authority), copies(r.additional)
+	if opt := q.IsEdns0(); opt != nil && !r.noOPT {
+		m.SetEdns0(4096, opt.Do())
+		if r.ede != nil {
+			m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_EDE{InfoCode: *r.ede}}
+		}
+	}
+	return m
+}
+
+func copies(rrs []dns.RR) []dns.RR {
+	var list []dns.RR
+	for _, rr := range rrs {
+		list = append(list, dns.Copy(rr))
+	}
+	return list
+}
+
+func number(t *testing.T, l line, s string) int {
+	t.Helper()
+	n, err := strconv.ParseInt(s, 0, 32)
+	if err != nil {
+		t.Fatalf("%v: %v", l, err)
+	}
+	return int(n)
+}
+
+func rcode(t *testing.T, l line, s string) int {
+	t.Helper()
+	if s == "BADVERS" { // shares its number with BADSIG
+		return dns.RcodeBadVers
+	}
+	n, ok := dns.StringToRcode[s]
+	if !ok {
+		t.Fatalf("%v: no rcode %q", l, s)
+	}
+	return n
+}
+
+// record is the one that the rest of the line is.
+func record(t *testing.T, l line) dns.RR {
+	t.Helper()
+	rr, err := dns.NewRR(l.rest())
+	if err != nil || rr == nil {
+		t.Fatalf("%v: record: %v", l, err)
+	}
+	return rr
+}
