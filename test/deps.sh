@@ -17,6 +17,7 @@ need llvm-strip-14 llvm-14
 need musl-gcc musl-tools
 need nft nftables
 need nsenter util-linux
+need setpriv util-linux
 need unbound unbound
 
 [ -n "$missing" ] || exit 0

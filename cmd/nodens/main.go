@@ -30,7 +30,7 @@ func main() {
 	err := run(ctx, env{args: os.Args[1:], stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, signals: reload})
 	switch {
 	case err == nil:
-	case errors.Is(err, errUsage):
+	case errors.Is(err, errUsage), errors.Is(err, errUnexamined):
 		os.Exit(2)
 	default:
 		fmt.Fprintln(os.Stderr, err)

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 
 	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/doctor"
 )
 
 // run is the program: a command, or the daemon until ctx is done.
@@ -17,6 +19,10 @@ func run(ctx context.Context, e env) error {
 		switch e.args[0] {
 		case "check":
 			return check(e)
+		case "doctor":
+			return examine(ctx, e)
+		case doctor.AskCommand:
+			return doctor.Ask(ctx, os.Stdin, e.stdout)
 		case "status":
 			return status(ctx, e)
 		case "teardown":

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/doctor"
+	"github.com/nodens-dns/nodens/netsetup"
+)
+
+// How doctor ends, besides well: with exit status 1 if it has found a fault or
+// a warning, with 2 if it has found none but could not look at everything.
+var (
+	errFindings   = errors.New("doctor")
+	errUnexamined = errors.New("doctor could not look at everything")
+)
+
+// doctorFlags are doctor's own, besides the daemon's.
+type doctorFlags struct {
+	*flags
+	pods    []string
+	json    bool
+	large   string
+	timeout time.Duration
+}
+
+const doctorUsage = `usage: nodens doctor [-pod POD]... [-o text|json] [the daemon's flags]
+
+Examines how queries reach nodens, from the node and from a pod. Give it the
+flags that the daemon has.
+
+  -pod POD       a process ID, the path of a network namespace, or the beginning
+                 of a container's ID or a pod's UID; repeat it for several, none
+                 for no pod (default: any one pod of the node)
+  -o FORMAT      text or json (default text)
+  -large NAME    a name with large TXT records, to see whether these get through
+                 (default: the root's DNSKEY)
+  -wait DURATION of one try; over UDP there are two (default 2s)
+
+Exit status: 0 nothing wrong, notes at most; 1 a fault or a warning; 2 a wrong
+command line, or nothing was found but not everything could be looked at.
+`
+
+// examine prints what doctor finds.
+func examine(ctx context.Context, e env) error {
+	f, err := parseDoctorFlags(e)
+	if err != nil {
+		return helpIsNoError(err)
+	}
+	report := doctor.Examine(ctx, doctorConfig(f, e))
+	if f.json {
+		enc := json.NewEncoder(e.stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(report)
+	} else {
+		err = report.Write(e.stdout)
+	}
+	switch worst := report.Worst(); {
+	case err != nil:
+		return err
+	case worst == doctor.Fault || worst == doctor.Warning:
+		return fmt.Errorf("%w: %s", errFindings, report.Summary())
+	case len(report.Unexamined) > 0:
+		return errUnexamined
+	}
+	return nil
+}
+
+func parseDoctorFlags(e env) (*doctorFlags, error) {
+	d := &doctorFlags{flags: &flags{dnsPort: 53, healthPort: 8080, setupMetrics: defaultSetupMetrics}}
+	fs := d.set()
+	fs.SetOutput(e.stderr)
+	fs.Usage = func() {}
+	fs.Func("pod", "", func(s string) error {
+		if s != "none" {
+			d.pods = append(d.pods, s)
+		}
+		return nil
+	})
+	fs.StringVar(&d.large, "large", "", "")
+	fs.DurationVar(&d.timeout, "wait", 2*time.Second, "")
+	fs.Func("o", "", func(s string) error {
+		d.json = s == "json"
+		if s != "json" && s != "text" {
+			return errors.New("want text or json")
+		}
+		return nil
+	})
+	if err := fs.Parse(e.args[1:]); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(e.stderr, doctorUsage)
+			return nil, err
+		}
+		return nil, errUsage
+	}
+	if fs.NArg() > 0 || d.timeout <= 0 {
+		fmt.Fprint(e.stderr, doctorUsage)
+		return nil, errUsage
+	}
+	podGiven := false
+	fs.Visit(func(f *flag.Flag) { podGiven = podGiven || f.Name == "pod" })
+	if !podGiven {
+		d.pods = []string{doctor.Auto}
+	}
+	return d, nil
+}
+
+// doctorConfig is what the flags and the Corefile say.
+func doctorConfig(f *doctorFlags, e env) doctor.Config {
+	sample := f.resolve()
+	c := doctor.Config{
+		Pods: f.pods, LargeName: f.large, Timeout: f.timeout,
+		ClusterDomain: strings.ToLower(f.domain) + ".", ResolvConf: hostResolvConf,
+		Needs:   f.needs(),
+		Holders: portHolders,
+		Host:    func(ctx context.Context) (doctor.HostState, error) { return hostState(ctx, f.flags, sample) },
+	}
+	for _, ip := range f.localIPs {
+		c.Addresses = append(c.Addresses, netip.AddrPortFrom(ip, f.dnsPort))
+	}
+	if f.setupMetrics != "" && !sample && len(f.localIPs) > 0 {
+		c.Ports = append(c.Ports, adminPort("-metrics-listen-address", f.setupMetrics))
+	}
+	files := corefiles{flags: f.flags, sample: sample, getenv: e.getenv, warn: func(err error) { fmt.Fprintln(e.stderr, err) }}
+	cfg, err := files.read()
+	if err != nil {
+		c.ConfigError = err
+		return c
+	}
+	for _, b := range cfg.Blocks {
+		f.addBlock(&c, b)
+	}
+	return c
+}
+
+// addBlock adds what one server block says.
+func (f *doctorFlags) addBlock(c *doctor.Config, b *config.Block) {
+	if b.Health != nil {
+		c.Ports = append(c.Ports, adminPort("health", b.Health.Addr))
+	}
+	if b.Ready != nil {
+		c.Ports = append(c.Ports, adminPort("ready", b.Ready.Addr))
+	}
+	if b.Prometheus != nil {
+		c.Ports = append(c.Ports, adminPort("prometheus", b.Prometheus.Addr))
+	}
+	var zones []string
+	for _, z := range b.Zones {
+		zones = append(zones, z.Name)
+		for _, s := range b.Bind {
+			port := z.Port
+			if port == 0 {
+				port = f.dnsPort
+			}
+			ip, err := netip.ParseAddr(s)
+			ap := netip.AddrPortFrom(ip, port)
+			if len(f.localIPs) == 0 && err == nil && !ip.IsUnspecified() && !slices.Contains(c.Addresses, ap) {
+				c.Addresses = append(c.Addresses, ap)
+			}
+		}
+	}
+	for _, fw := range b.Forwards {
+		c.Forwards = append(c.Forwards, doctorForward(b, zones, fw))
+	}
+}
+
+func doctorForward(b *config.Block, zones []string, fw *config.Forward) doctor.Forward {
+	out := doctor.Forward{Where: fmt.Sprintf("%s:%d", b.File, fw.Line), Zones: zones, ForceTCP: fw.ForceTCP}
+	if fw.From != "." {
+		out.Zones = []string{fw.From}
+	}
+	for _, to := range fw.To {
+		if to.ResolvConf != "" {
+			out.Files = append(out.Files, to.ResolvConf)
+		} else {
+			out.To = append(out.To, doctor.Server{Addr: to.Addr, TLS: to.TLS})
+		}
+	}
+	return out
+}
+
+// adminPort is a port of an HTTP endpoint, host:port.
+func adminPort(name, addr string) doctor.Port {
+	host, port := splitHostPort(addr)
+	p := doctor.Port{Name: name, Port: port}
+	if ip, err := netip.ParseAddr(host); err == nil && !ip.IsUnspecified() {
+		p.Addrs = []netip.Addr{ip}
+	}
+	return p
+}
+
+// Numbers of capabilities, include/uapi/linux/capability.h.
+const (
+	capNetBindService = 10
+	capNetAdmin       = 12
+)
+
+// needs lists the capabilities that the flags ask for.
+func (f *flags) needs() []doctor.Need {
+	var needs []doctor.Need
+	if f.dnsPort < 1024 {
+		needs = append(needs, doctor.Need{Name: "NET_BIND_SERVICE", Bit: capNetBindService, For: fmt.Sprintf("to listen on port %d", f.dnsPort)})
+	}
+	if len(f.hostConfig().Addrs) > 0 && (f.setupInterface || f.setupRules) {
+		needs = append(needs, doctor.Need{Name: "NET_ADMIN", Bit: capNetAdmin, For: "to set up the local addresses and the netfilter rules"})
+	}
+	return needs
+}
+
+func portHolders(port uint16, addrs ...netip.Addr) ([]doctor.Holder, error) {
+	found, err := netsetup.PortHolders("/proc", port, addrs...)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]doctor.Holder, len(found))
+	for i, h := range found {
+		out[i] = doctor.Holder(h)
+	}
+	return out, nil
+}
+
+// hostState is the status command for doctor. What the flags leave to others is
+// not judged.
+func hostState(ctx context.Context, f *flags, sample bool) (doctor.HostState, error) {
+	var out doctor.HostState
+	c := f.hostConfig()
+	if len(c.Addrs) == 0 {
+		return out, nil
+	}
+	h, err := netsetup.New(c)
+	if err != nil {
+		return out, err
+	}
+	defer h.Close()
+	s, err := h.Status(ctx)
+	if err != nil {
+		return out, err
+	}
+	for _, a := range s.Addresses {
+		switch {
+		case a.Link == "":
+			out.Missing = append(out.Missing, a.Address)
+		case a.Problem != "" && f.setupInterface:
+			out.Problems = append(out.Problems, fmt.Sprintf("address %s: %s", a.Address, a.Problem))
+		}
+	}
+	if s.Rules.Problem != "" && f.setupRules && !sample && len(out.Missing) < len(c.Addrs) {
+		out.Problems = append(out.Problems, "netfilter rules: "+s.Rules.Problem)
+	}
+	out.Drops = s.ForeignDrops
+	return out, nil
+}
+
+// splitHostPort is net.SplitHostPort for what has been checked already.
+func splitHostPort(addr string) (host string, port uint16) {
+	host, text, _ := net.SplitHostPort(addr)
+	port, _ = parsePort(text)
+	return host, port
+}

@@ -1,0 +1,135 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// outcome is what came of a question.
+type outcome struct {
+	reply *dns.Msg // nil: none
+	err   error    // why there is none
+}
+
+func (o outcome) answered() bool { return o.reply != nil }
+
+// why is a word or two for what happened.
+func (o outcome) why() string {
+	var timeout net.Error
+	switch {
+	case o.answered():
+		return dns.RcodeToString[o.reply.Rcode]
+	case errors.Is(o.err, syscall.ECONNREFUSED):
+		return "refused"
+	case errors.Is(o.err, syscall.ENETUNREACH), errors.Is(o.err, syscall.EHOSTUNREACH):
+		return "no route"
+	case errors.Is(o.err, os.ErrDeadlineExceeded), errors.As(o.err, &timeout) && timeout.Timeout():
+		return "no reply"
+	}
+	return o.err.Error()
+}
+
+// ask sends a question: over UDP twice if need be, over TCP once. Any reply to
+// it counts, whatever it says.
+func (e *examination) ask(ctx context.Context, from place, network string, server netip.AddrPort, q *dns.Msg) outcome {
+	tries := 1
+	if network == "udp" {
+		tries = 2
+	}
+	var o outcome
+	for range tries {
+		if o = exchange(ctx, from, network, server, q, e.Timeout); o.answered() || ctx.Err() != nil {
+			return o
+		}
+	}
+	return o
+}
+
+// exchange is one try.
+func exchange(ctx context.Context, from place, network string, server netip.AddrPort, q *dns.Msg, timeout time.Duration) outcome {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var c net.Conn
+	err := from.do(func() (err error) {
+		// An address needs no resolver, and without Happy Eyeballs the dial
+		// stays on this thread.
+		d := net.Dialer{FallbackDelay: -1}
+		c, err = d.DialContext(ctx, network, server.String())
+		return err
+	})
+	if err != nil {
+		return outcome{err: err}
+	}
+	defer c.Close()
+	deadline, _ := ctx.Deadline()
+	if err := c.SetDeadline(deadline); err != nil {
+		return outcome{err: err}
+	}
+	dc := &dns.Conn{Conn: c, UDPSize: dns.MaxMsgSize - 1}
+	if err := dc.WriteMsg(q); err != nil {
+		return outcome{err: err}
+	}
+	for {
+		r, err := dc.ReadMsg()
+		if r != nil && r.Id == q.Id {
+			return outcome{reply: r}
+		}
+		if err != nil {
+			return outcome{err: err}
+		}
+	}
+}
+
+func question(name string, qtype uint16) *dns.Msg {
+	return new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype)
+}
+
+// chaos is a question for a TXT record in class CH (RFC 4892).
+func chaos(name string) *dns.Msg {
+	q := question(name, dns.TypeTXT)
+	q.Question[0].Qclass = dns.ClassCHAOS
+	q.RecursionDesired = false
+	return q
+}
+
+// unnamed is a server that does not say who it is.
+const unnamed = "a server that does not say who it is"
+
+// isNodens tells whether who names a nodens.
+func isNodens(who string) bool { return strings.HasPrefix(who, "nodens ") }
+
+// who asks a server who it is. who is empty if it does not answer at all.
+func (e *examination) who(ctx context.Context, from place, network string, server netip.AddrPort) (who string, o outcome) {
+	o = e.ask(ctx, from, network, server, chaos("id.server."))
+	if !o.answered() {
+		return "", o
+	}
+	if s := txt(o.reply); isNodens(s) {
+		return s, o
+	}
+	if v := txt(e.ask(ctx, from, network, server, chaos("version.bind.")).reply); v != "" {
+		return v, o
+	}
+	return unnamed, o
+}
+
+// txt is the text of a TXT reply; "" if there is none.
+func txt(r *dns.Msg) string {
+	if r == nil {
+		return ""
+	}
+	for _, rr := range r.Answer {
+		if t, ok := rr.(*dns.TXT); ok {
+			return strings.Join(t.Txt, "")
+		}
+	}
+	return ""
+}

@@ -1,0 +1,143 @@
+package doctor
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+)
+
+// podLinkInfo is the link of a pod by which its default route goes.
+type podLinkInfo struct {
+	name string
+	mtu  int
+	peer int // interface index of the host's end; 0: not a pair
+}
+
+// minMTU is what IPv6 requires of every link (RFC 8200 §5); an answer of 1232
+// octets just fits.
+const minMTU = 1280
+
+// podLink finds the link of the default route, else the first that is up.
+func podLink(at place) (info podLinkInfo, err error) {
+	err = at.do(func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
+		}
+		routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+		if err != nil {
+			return err
+		}
+		for _, l := range links {
+			a := l.Attrs()
+			byDefault := slices.ContainsFunc(routes, func(r netlink.Route) bool {
+				return r.LinkIndex == a.Index && (r.Dst == nil || isZero(r))
+			})
+			if a.Name != "lo" && (info.name == "" || byDefault) {
+				info = podLinkInfo{a.Name, a.MTU, a.ParentIndex}
+			}
+		}
+		return nil
+	})
+	return info, err
+}
+
+func isZero(r netlink.Route) bool {
+	ones, _ := r.Dst.Mask.Size()
+	return ones == 0
+}
+
+func (e *examination) judgeMTU(p pod, l podLinkInfo) {
+	if l.mtu > 0 && l.mtu < minMTU {
+		e.find(p.view, "small-mtu", fmt.Sprintf("the MTU of its link %s is %d", l.name, l.mtu))
+	}
+}
+
+// swallowed is what is known of a CNI that keeps packets from the host's stack.
+type swallowed struct {
+	what   string
+	advice string // "": nothing particular
+}
+
+// swallower looks for a BPF program on the host's end of the pod's link. ok is
+// false if there is none: then the host's stack got the packets.
+func (e *examination) swallower(l podLinkInfo) (s swallowed, ok bool) {
+	progs, host, err := programsOn(l.peer)
+	if err != nil {
+		e.unexamined(fmt.Sprintf("BPF programs on the host's end of the pod's link: %v", err))
+	}
+	c := e.findCilium(progs)
+	if len(progs) == 0 && !c.found() {
+		return s, false
+	}
+	if len(progs) > 0 {
+		s.what = fmt.Sprintf("on %s, the host's end of its link, runs the BPF program %s", host, strings.Join(progs, ", "))
+	} else {
+		s.what = "the CNI is Cilium"
+	}
+	if c.found() {
+		s.what += "; " + c.String()
+		s.advice = c.advice()
+	}
+	return s, true
+}
+
+// programsOn names the programs that see what a link receives.
+func programsOn(index int) (names []string, host string, err error) {
+	if index == 0 {
+		return nil, "", nil
+	}
+	l, err := netlink.LinkByIndex(index)
+	if err != nil {
+		return nil, "", err
+	}
+	filters, err := netlink.FilterList(l, netlink.HANDLE_MIN_INGRESS)
+	if err != nil {
+		return nil, l.Attrs().Name, err
+	}
+	for _, f := range filters {
+		if b, ok := f.(*netlink.BpfFilter); ok {
+			names = append(names, nameOfProgram(ebpf.ProgramID(b.Id), b.Name))
+		}
+	}
+	for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachNetkitPrimary, ebpf.AttachNetkitPeer} {
+		q, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})
+		if err != nil {
+			continue // the kernel or the link has no such hook
+		}
+		for _, p := range q.Programs {
+			names = append(names, nameOfProgram(p.ID, "without a name"))
+		}
+	}
+	return names, l.Attrs().Name, nil
+}
+
+// nameOfProgram is the name that the kernel has for a program.
+func nameOfProgram(id ebpf.ProgramID, other string) string {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return other
+	}
+	defer p.Close()
+	if info, err := p.Info(); err == nil && info.Name != "" {
+		return info.Name
+	}
+	return other
+}
+
+// exists tells whether a glob matches anything.
+func exists(pattern string) bool {
+	m, err := filepath.Glob(pattern)
+	return err == nil && len(m) > 0
+}
+
+// hasLink tells whether the host has a link of a name.
+func hasLink(name string) bool {
+	_, err := netlink.LinkByName(name)
+	return err == nil
+}

@@ -1,0 +1,233 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// write makes a file and the folders above it.
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const conntrackHeading = "entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop icmp_error\n"
+
+// TestConntrackDrops lets the kernel's counters grow while doctor runs, and
+// stand still in the control.
+func TestConntrackDrops(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		during string
+		want   []string
+	}{
+		{"growing", "00000001 0 0 0 0 0 0 0 0 00000003 00000001 0 0\n00000001 0 0 0 0 0 0 0 0 00000001 0 00000010 0\n", []string{"conntrack-drops"}},
+		{"as before", "00000001 0 0 0 0 0 0 0 0 00000002 0 0 0\n", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			proc := t.TempDir()
+			stat := filepath.Join(proc, "net/stat/nf_conntrack")
+			write(t, stat, conntrackHeading+"00000001 0 0 0 0 0 0 0 0 00000002 0 0 0\n")
+			write(t, filepath.Join(proc, "sys/net/netfilter/nf_conntrack_count"), "1\n")
+			write(t, filepath.Join(proc, "sys/net/netfilter/nf_conntrack_max"), "100\n")
+			write(t, filepath.Join(proc, "self/status"), "CapEff:\t0000000000003000\n")
+			r := Examine(t.Context(), Config{Proc: proc, Host: func(context.Context) (HostState, error) {
+				write(t, stat, conntrackHeading+tc.during)
+				return HostState{}, nil
+			}})
+			if got := ids(r); !slices.Equal(got, tc.want) {
+				t.Errorf("found %q, want %q", got, tc.want)
+			}
+			if tc.want != nil && !strings.Contains(r.Findings[0].What, "19 packets while this ran, 21 since boot") {
+				t.Error(r.Findings[0].What)
+			}
+		})
+	}
+}
+
+func ids(r *Report) []string {
+	var all []string
+	for _, f := range r.Findings {
+		all = append(all, f.ID)
+	}
+	return all
+}
+
+// TestCiliumVersion asks a pretended agent.
+func TestCiliumVersion(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "cilium.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/healthz" {
+			fmt.Fprint(w, `{"cilium":{"msg":"1.16.5 (v1.16.5-ad688277)","state":"Ok"},"cluster":{}}`)
+		}
+	}))
+	s.Listener = l
+	s.Start()
+	defer s.Close()
+	if v, ok := ciliumVersion(socket, 10*time.Second); !ok || v != (version{1, 16, 5}) {
+		t.Errorf("version %v, %t", v, ok)
+	}
+	if v, ok := ciliumVersion(socket+"x", 10*time.Second); ok {
+		t.Errorf("version %v of no agent", v)
+	}
+	e := &examination{Config: Config{Sys: t.TempDir(), CiliumSocket: socket, Timeout: 10 * time.Second}}
+	write(t, filepath.Join(e.Sys, "fs/bpf/tc/globals/cilium_lxc"), "")
+	c := e.findCilium([]string{"cil_from_container"})
+	for _, s := range []string{"Cilium 1.16.5", "cilium_*", "programs cil_*", "its agent answers"} {
+		if !strings.Contains(c.String(), s) {
+			t.Errorf("%q is not in %q", s, c)
+		}
+	}
+}
+
+// TestCiliumAdvice holds the advice to fit the version.
+func TestCiliumAdvice(t *testing.T) {
+	for _, tc := range []struct {
+		version version
+		want    string
+	}{
+		{version{}, "1.19"},
+		{version{1, 15, 3}, "hostLegacyRouting"},
+		{version{1, 16, 19}, "hostLegacyRouting"},
+		{version{1, 17, 0}, "dummy link, not on lo"},
+		{version{1, 18, 1}, "dummy link, not on lo"},
+		{version{1, 18, 2}, "policy"},
+		{version{1, 20, 0}, "policy"},
+		{version{2, 0, 0}, "policy"},
+	} {
+		got := cilium{version: tc.version}.advice()
+		if !strings.Contains(got, tc.want) || !strings.Contains(got, "redirect") {
+			t.Errorf("%v: %s", tc.version, got)
+		}
+	}
+}
+
+const (
+	containerID = "3f1c9a7be2d04c55b1f0a8d7e6c5b4a39281706f5e4d3c2b1a09f8e7d6c5b4a3"
+	podUID      = "6d3e1f0a-1b2c-4d5e-8f90-a1b2c3d4e5f6"
+)
+
+// TestNamesID reads cgroup paths as runtimes and drivers write them.
+func TestNamesID(t *testing.T) {
+	for _, path := range []string{
+		"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + strings.ReplaceAll(podUID, "-", "_") + ".slice/cri-containerd-" + containerID + ".scope\n",
+		"0::/kubepods/burstable/pod" + podUID + "/" + containerID + "\n",
+		"12:memory:/kubepods/pod" + podUID + "/" + containerID + "\n0::/\n",
+		"0::/../../kubepods-pod" + strings.ReplaceAll(podUID, "-", "_") + ".slice/crio-" + containerID + ".scope",
+	} {
+		for _, id := range []string{containerID, containerID[:12], podUID, podUID[:8]} {
+			if !namesID(path, id) {
+				t.Errorf("%s is not found in %s", id, path)
+			}
+		}
+		for _, id := range []string{containerID[1:13], "burst-", "deadbeef"} {
+			if namesID(path, id) {
+				t.Errorf("%s is found in %s", id, path)
+			}
+		}
+	}
+}
+
+// TestOpenPod finds pods in a /proc of its own.
+func TestOpenPod(t *testing.T) {
+	proc := t.TempDir()
+	write(t, filepath.Join(proc, "thread-self/ns/net"), "")
+	process := func(pid, cgroup string, host bool) {
+		write(t, filepath.Join(proc, pid, "cgroup"), cgroup)
+		ns := filepath.Join(proc, pid, "ns/net")
+		if host {
+			if err := os.MkdirAll(filepath.Dir(ns), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Link(filepath.Join(proc, "thread-self/ns/net"), ns); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		write(t, ns, "")
+	}
+	process("1", "0::/init.scope\n", true)
+	process("50", "0::/kubepods/podaaaaaaaa-0000/cccccccc\n", true) // a pod in the host's network
+	process("700", "0::/kubepods/pod"+podUID+"/"+containerID+"\n", false)
+	process("60", "0::/user.slice\n", false) // a namespace that is no pod's
+	e := &examination{Config: Config{Proc: proc}}
+	for _, tc := range []struct {
+		spec string
+		pid  int
+		err  string
+	}{
+		{Auto, 700, ""},
+		{"700", 700, ""},
+		{podUID[:8], 700, ""},
+		{containerID[:12], 700, ""},
+		{filepath.Join(proc, "60/ns/net"), 60, ""},
+		{"50", 50, errOwnNetns.Error()},
+		{"aaaaaaaa", 50, errOwnNetns.Error()},
+		{"abc", 0, "6 characters"},
+		{"abcdefab", 0, errNoPod.Error()},
+		{"99", 99, "no such file"},
+	} {
+		p, err := e.openPod(tc.spec)
+		if p.pid != tc.pid || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+			t.Errorf("%s: pid %d, %v; want %d, %q", tc.spec, p.pid, err, tc.pid, tc.err)
+		}
+		_ = p.Close()
+	}
+}
+
+func TestReportText(t *testing.T) {
+	n := &notes{views: []string{nodeView, "123"}}
+	n.find("123", "small-mtu", "the MTU is 1200")
+	n.find(nodeView, "hung", "no answer")
+	n.findAs(nodeView, "search-empty", Note, "empty", "")
+	n.find(nodeView, "hung", "no answer") // twice is once
+	n.fact("123", "b")
+	n.fact(nodeView, "a")
+	n.unexamined("links")
+	var b bytes.Buffer
+	if err := n.sorted().Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := "node: a\n123: b\n\n" +
+		block("FAULT hung (node)", "no answer", "hung") +
+		block("WARNING small-mtu (123)", "the MTU is 1200", "small-mtu") +
+		block("NOTE search-empty (node)", "empty", "search-empty") +
+		"not examined: links\n\n1 fault, 1 warning, 1 note\n"
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+func block(heading, what, id string) string {
+	k := kindOf(id)
+	return heading + "\n  what  " + what + "\n  why   " + k.Why + "\n  do    " + k.Do + "\n\n"
+}
+
+func TestKindsAreComplete(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, k := range Kinds() {
+		if seen[k.ID] || k.ID == "" || k.Severity.rank() < 0 || k.Why == "" || k.Do == "" {
+			t.Errorf("%+v", k)
+		}
+		seen[k.ID] = true
+	}
+}

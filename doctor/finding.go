@@ -1,0 +1,112 @@
+package doctor
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+)
+
+// Severity says how bad a finding is.
+type Severity string
+
+// The severities. A Fault loses queries; a Warning costs time, loses some, or
+// will bite later; a Note is worth knowing and needs nothing done.
+const (
+	Fault   Severity = "fault"
+	Warning Severity = "warning"
+	Note    Severity = "note"
+)
+
+func (s Severity) rank() int { return slices.Index([]Severity{Fault, Warning, Note}, s) }
+
+// Finding is one thing that was found.
+type Finding struct {
+	ID       string   `json:"id"` // one of Kinds
+	Severity Severity `json:"severity"`
+	View     string   `json:"view"` // "node", or the pod as it was named
+	What     string   `json:"what"`
+	Why      string   `json:"why"`
+	Do       string   `json:"do"`
+}
+
+// Fact is something seen that is neither good nor bad.
+type Fact struct {
+	View string `json:"view"`
+	What string `json:"what"`
+}
+
+// Report is the result of an examination.
+type Report struct {
+	Facts    []Fact    `json:"facts"`
+	Findings []Finding `json:"findings"`
+	// Unexamined is what could not be looked at, and why.
+	Unexamined []string `json:"unexamined"`
+}
+
+// Worst is the gravest severity in the report; "" if there is no finding.
+func (r *Report) Worst() Severity {
+	if len(r.Findings) == 0 {
+		return ""
+	}
+	return slices.MinFunc(r.Findings, func(a, b Finding) int { return a.Severity.rank() - b.Severity.rank() }).Severity
+}
+
+// notes collects a Report from several goroutines.
+type notes struct {
+	mu     sync.Mutex
+	report Report
+	views  []string // in the order of the report
+}
+
+// find adds a finding of a kind; what says what was seen.
+func (n *notes) find(view, id, what string) { n.findAs(view, id, "", what, "") }
+
+// findAs is find with another severity or advice than the kind's, where these
+// are not empty.
+func (n *notes) findAs(view, id string, s Severity, what, do string) {
+	k := kindOf(id)
+	f := Finding{ID: id, Severity: cmp.Or(s, k.Severity), View: view, What: what, Why: k.Why, Do: cmp.Or(do, k.Do)}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.report.Findings = append(n.report.Findings, f)
+}
+
+func (n *notes) fact(view, what string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.report.Facts = append(n.report.Facts, Fact{view, what})
+}
+
+// unexamined notes what could not be looked at.
+func (n *notes) unexamined(what string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.report.Unexamined = append(n.report.Unexamined, what)
+}
+
+// sorted is the report: the node first, the worst first.
+func (n *notes) sorted() *Report {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	place := func(view string) int { return slices.Index(n.views, view) }
+	slices.SortStableFunc(n.report.Facts, func(a, b Fact) int {
+		return cmp.Or(place(a.View)-place(b.View), cmp.Compare(a.What, b.What))
+	})
+	slices.SortStableFunc(n.report.Findings, func(a, b Finding) int {
+		return cmp.Or(a.Severity.rank()-b.Severity.rank(), place(a.View)-place(b.View), cmp.Compare(a.ID, b.ID), cmp.Compare(a.What, b.What))
+	})
+	n.report.Findings = slices.Compact(n.report.Findings)
+	n.report.Facts = slices.Compact(n.report.Facts)
+	slices.Sort(n.report.Unexamined)
+	n.report.Unexamined = slices.Compact(n.report.Unexamined)
+	if n.report.Facts == nil {
+		n.report.Facts = []Fact{} // JSON: a list
+	}
+	if n.report.Findings == nil {
+		n.report.Findings = []Finding{}
+	}
+	if n.report.Unexamined == nil {
+		n.report.Unexamined = []string{}
+	}
+	return &n.report
+}

@@ -1,0 +1,137 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// pod is a pod's network namespace, and a process of it if one is visible.
+type pod struct {
+	place
+	pid int // 0: none is visible
+}
+
+// errOwnNetns says that a pod has no network namespace of its own.
+var errOwnNetns = errors.New("is in the host's network")
+
+// errNoPod says that no process is what was asked for.
+var errNoPod = errors.New("no process of a pod is visible from here (hostPID)")
+
+// minID is the shortest beginning of a container's or a pod's ID.
+const minID = 6
+
+// openPod finds the pod that spec names, see Config.Pods.
+func (e *examination) openPod(spec string) (pod, error) {
+	p := pod{place: place{view: spec}}
+	path := spec
+	var err error
+	switch pid, nerr := strconv.Atoi(spec); {
+	case nerr == nil:
+		p.pid, path = pid, e.netnsOf(pid)
+	case strings.Contains(spec, "/"):
+		p.pid = e.processIn(spec)
+	default:
+		if p.pid, err = e.processOf(spec); err != nil {
+			return p, err
+		}
+		path = e.netnsOf(p.pid)
+	}
+	if sameFile(path, e.ownNetns()) {
+		return p, errOwnNetns
+	}
+	p.netns, err = os.Open(path)
+	return p, err
+}
+
+func (e *examination) netnsOf(pid int) string {
+	return filepath.Join(e.Proc, strconv.Itoa(pid), "ns/net")
+}
+
+func (e *examination) ownNetns() string { return filepath.Join(e.Proc, "thread-self/ns/net") }
+
+// processes are all process IDs, in order.
+func (e *examination) processes() []int {
+	dirs, _ := filepath.Glob(filepath.Join(e.Proc, "[0-9]*")) // the pattern is valid
+	var pids []int
+	for _, d := range dirs {
+		if pid, err := strconv.Atoi(filepath.Base(d)); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids
+}
+
+// processIn finds a process in a network namespace; 0: none is visible.
+func (e *examination) processIn(netns string) int {
+	for _, pid := range e.processes() {
+		if sameFile(netns, e.netnsOf(pid)) {
+			return pid
+		}
+	}
+	return 0
+}
+
+// processOf finds a process by its cgroup: of the container or pod whose ID
+// begins with id, or of any pod with a network of its own.
+func (e *examination) processOf(id string) (int, error) {
+	if id != Auto && len(id) < minID {
+		return 0, fmt.Errorf("neither a process ID, nor a path, nor %d characters of a container's or a pod's ID", minID)
+	}
+	for _, pid := range e.processes() {
+		b, err := os.ReadFile(filepath.Join(e.Proc, strconv.Itoa(pid), "cgroup"))
+		if err != nil || !strings.Contains(string(b), "kubepods") && id == Auto {
+			continue
+		}
+		if id == Auto && !sameFile(e.netnsOf(pid), e.ownNetns()) || id != Auto && namesID(string(b), id) {
+			return pid, nil
+		}
+	}
+	return 0, errNoPod
+}
+
+// namesID tells whether a path in a /proc/PID/cgroup has a component that is
+// the ID, alone or as runtimes write it: cri-containerd-ID.scope, pod UID with
+// dashes or with underscores.
+func namesID(cgroup, id string) bool {
+	underscored := strings.ReplaceAll(id, "-", "_")
+	for _, part := range strings.FieldsFunc(cgroup, func(r rune) bool { return r == '/' || r == '\n' || r == ':' }) {
+		part = strings.TrimSuffix(strings.TrimSuffix(part, ".scope"), ".slice")
+		last := part[strings.LastIndexByte(part, '-')+1:]
+		for _, s := range []string{part, last, strings.TrimPrefix(part, "pod"), strings.TrimPrefix(last, "pod")} {
+			if strings.HasPrefix(s, id) || strings.HasPrefix(s, underscored) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func sameFile(a, b string) bool {
+	var sa, sb unix.Stat_t
+	return unix.Stat(a, &sa) == nil && unix.Stat(b, &sb) == nil && sa.Dev == sb.Dev && sa.Ino == sb.Ino
+}
+
+// resolvConf reads the pod's own resolv.conf, the one that its libc reads.
+func (e *examination) podResolvConf(p pod) (resolvConf, bool) {
+	if p.pid == 0 {
+		e.unexamined(fmt.Sprintf("%s: resolv.conf: no process of this namespace is visible", p.view))
+		return resolvConf{}, false
+	}
+	text, err := os.ReadFile(filepath.Join(e.Proc, strconv.Itoa(p.pid), "root/etc/resolv.conf"))
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			e.unexamined(fmt.Sprintf("%s: %v", p.view, err))
+		}
+		return resolvConf{}, false
+	}
+	return parseResolvConf(string(text)), true
+}

@@ -1,0 +1,109 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// Socket redirection acts on sockets by the cgroup of who makes them, so that
+// entering a pod's network namespace is not enough to see what the pod sees. A
+// second process is started in a cgroup below the pods'; not in the pod's own,
+// whose memory limit it could exceed.
+
+// AskCommand is the command of nodens that the second process is started as. It
+// reads an order from standard input and writes a reply.
+const AskCommand = "doctor-ask"
+
+// order is what to ask.
+type order struct {
+	Server  netip.AddrPort
+	Timeout time.Duration
+}
+
+// reply says who answers.
+type reply struct {
+	UDP string // "": nobody
+	TCP bool
+}
+
+// Ask carries out one order, where the process is.
+func Ask(ctx context.Context, r io.Reader, w io.Writer) error {
+	var o order
+	if err := json.NewDecoder(r).Decode(&o); err != nil {
+		return fmt.Errorf("%s: read the order: %w", AskCommand, err)
+	}
+	e := &examination{Config: Config{Timeout: o.Timeout}, notes: new(notes)}
+	var rep reply
+	together(
+		func() { rep.UDP, _ = e.who(ctx, place{}, "udp", o.Server) },
+		func() { rep.TCP = e.ask(ctx, place{}, "tcp", o.Server, chaos("id.server.")).answered() },
+	)
+	return json.NewEncoder(w).Encode(rep)
+}
+
+// askRedirected asks from the pod's namespace and below the pods' cgroup. tried
+// is false where redirection is not wanted or this cannot be done.
+func (e *examination) askRedirected(ctx context.Context, p pod, server netip.AddrPort) (rep reply, tried bool) {
+	if e.Redirect == nil || e.Redirect.Cgroup == "" {
+		return rep, false
+	}
+	rep, err := e.askBelow(ctx, p, server)
+	if err != nil {
+		e.unexamined(fmt.Sprintf("%s: what socket redirection does: %v", p.view, err))
+		return rep, false
+	}
+	return rep, true
+}
+
+func (e *examination) askBelow(ctx context.Context, p pod, server netip.AddrPort) (rep reply, err error) {
+	dir, err := os.MkdirTemp(e.Redirect.Cgroup, "nodens-doctor-")
+	if err != nil {
+		return rep, err
+	}
+	defer func() { err = errors.Join(err, os.Remove(dir)) }()
+	cgroup, err := os.Open(dir)
+	if err != nil {
+		return rep, err
+	}
+	defer cgroup.Close()
+	in, err := json.Marshal(order{server, e.Timeout})
+	if err != nil {
+		return rep, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*e.Timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", AskCommand)
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &errs
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
+	if err := p.do(cmd.Start); err != nil {
+		return rep, fmt.Errorf("start a process in %s: %w", filepath.Base(dir), err)
+	}
+	if err := cmd.Wait(); err != nil {
+		return rep, fmt.Errorf("%w: %s", err, errs.Bytes())
+	}
+	return rep, json.Unmarshal(out.Bytes(), &rep)
+}
+
+// judgeRedirected judges an address that sockets of pods are taken elsewhere
+// from than packets.
+func (e *examination) judgeRedirected(p pod, r reach) {
+	switch {
+	case isNodens(r.redirected):
+		e.fact(p.view, fmt.Sprintf("%s is reached by socket redirection, answered by %s; by address %s answers", r.addr, r.redirected, orNobody(r.plain)))
+	case r.redirected == "":
+		e.find(p.view, "redirect-lost", fmt.Sprintf("queries for %s are redirected, and nobody answers them", r.addr))
+	default:
+		e.find(p.view, "redirect-fallback", fmt.Sprintf("queries for %s are redirected to %s, not to nodens", r.addr, r.redirected))
+	}
+}

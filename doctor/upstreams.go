@@ -1,0 +1,182 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/miekg/dns"
+)
+
+// asked is an upstream server and what is forwarded to it.
+type asked struct {
+	Server
+	cluster  bool // the cluster domain is
+	root     bool // the root zone is
+	forceTCP bool
+	where    string
+	zone     string
+}
+
+// upstreams lists the servers of all forwards, each once, those from files
+// included.
+func (e *examination) upstreams(files map[string]resolvConf) []asked {
+	var all []asked
+	for _, f := range e.Forwards {
+		to := slices.Clone(f.To)
+		for _, path := range f.Files {
+			for _, ns := range files[path].servers {
+				if !e.own(netip.AddrPortFrom(ns, 53)) {
+					to = append(to, Server{Addr: netip.AddrPortFrom(ns, 53)})
+				}
+			}
+		}
+		for _, s := range to {
+			i := slices.IndexFunc(all, func(a asked) bool { return a.Server == s })
+			if i < 0 {
+				all = append(all, asked{Server: s, where: f.Where, zone: f.Zones[0]})
+				i = len(all) - 1
+			}
+			all[i].cluster = all[i].cluster || slices.Contains(f.Zones, e.ClusterDomain)
+			all[i].root = all[i].root || slices.Contains(f.Zones, ".")
+			all[i].forceTCP = all[i].forceTCP || f.ForceTCP
+		}
+	}
+	return all
+}
+
+// own tells whether addr is one of the daemon's.
+func (e *examination) own(addr netip.AddrPort) bool { return slices.Contains(e.Addresses, addr) }
+
+// examineUpstreams asks every upstream from the node.
+func (e *examination) examineUpstreams(ctx context.Context, files map[string]resolvConf) {
+	all := e.upstreams(files)
+	answers := make([]bool, len(all))
+	var mu sync.Mutex
+	var work []func()
+	for i, a := range all {
+		if e.own(a.Addr) {
+			e.find(nodeView, "forward-loop", fmt.Sprintf("%s: %s is forwarded to %s, the daemon itself", a.where, a.zone, a.Addr))
+			continue
+		}
+		work = append(work, func() {
+			answers[i] = e.examineUpstream(ctx, a)
+			if answers[i] && a.root && !a.TLS {
+				mu.Lock()
+				defer mu.Unlock()
+				e.alive = append(e.alive, a.Addr)
+			}
+		})
+	}
+	together(work...)
+	slices.SortFunc(e.alive, netip.AddrPort.Compare)
+	e.judgeSilence(all, answers)
+}
+
+// judgeSilence notes the upstreams that do not answer: a fault where a zone has
+// no other.
+func (e *examination) judgeSilence(all []asked, answers []bool) {
+	for i, a := range all {
+		if answers[i] || e.own(a.Addr) {
+			continue
+		}
+		left := false
+		for j, b := range all {
+			left = left || answers[j] && b.zone == a.zone
+		}
+		s := Warning
+		if !left {
+			s = Fault
+		}
+		id := "upstream-silent"
+		if a.cluster {
+			id = "fallback-silent"
+		}
+		e.findAs(nodeView, id, s, fmt.Sprintf("%s: %s, upstream of %s, does not answer the node", a.where, a.Addr, a.zone), "")
+	}
+}
+
+// examineUpstream reports whether the server answers by any transport that
+// nodens would use.
+func (e *examination) examineUpstream(ctx context.Context, a asked) bool {
+	q := question(a.zone, dns.TypeSOA)
+	if a.zone == "." {
+		q = question(".", dns.TypeNS)
+	}
+	if a.TLS {
+		return e.connects(ctx, a.Addr)
+	}
+	var udp, tcp outcome
+	together(
+		func() { udp = e.ask(ctx, e.node, "udp", a.Addr, q) },
+		func() { tcp = e.ask(ctx, e.node, "tcp", a.Addr, q.Copy()) },
+	)
+	if !udp.answered() && !tcp.answered() {
+		return false
+	}
+	first := cmp.Or(udp.reply, tcp.reply)
+	switch {
+	case first.Rcode == dns.RcodeRefused:
+		e.find(nodeView, "upstream-refuses", fmt.Sprintf("%s: %s refuses to answer for %s", a.where, a.Addr, a.zone))
+	case !tcp.answered():
+		s := Warning
+		if a.forceTCP {
+			s = Fault
+		}
+		e.findAs(nodeView, "upstream-no-tcp", s, fmt.Sprintf("%s: %s answers over UDP and not over TCP (%s)", a.where, a.Addr, tcp.why()), "")
+	case !udp.answered() && !a.forceTCP:
+		e.find(nodeView, "upstream-silent", fmt.Sprintf("%s: %s answers over TCP and not over UDP (%s)", a.where, a.Addr, udp.why()))
+	}
+	e.fact(nodeView, fmt.Sprintf("upstream %s of %s answers", a.Addr, a.zone))
+	if udp.answered() && !a.cluster {
+		e.examineLarge(ctx, a)
+	}
+	return true
+}
+
+// connects tells whether a TCP connection comes about, which is as far as TLS
+// is looked at.
+func (e *examination) connects(ctx context.Context, addr netip.AddrPort) bool {
+	o := exchange(ctx, e.node, "tcp", addr, question(".", dns.TypeNS), e.Timeout)
+	return o.answered() || !isDialError(o.err)
+}
+
+// Sizes of RFC 6891 and RFC 9715.
+const (
+	largeSize = 4096
+	safeSize  = 1232
+)
+
+// examineLarge asks for an answer that does not fit into one packet.
+func (e *examination) examineLarge(ctx context.Context, a asked) {
+	q := question(".", dns.TypeDNSKEY)
+	if e.LargeName != "" {
+		q = question(e.LargeName, dns.TypeTXT)
+	}
+	whole := e.ask(ctx, e.node, "tcp", a.Addr, q.Copy().SetEdns0(largeSize, true))
+	if !whole.answered() || whole.reply.Len() <= safeSize {
+		return // nothing to lose
+	}
+	if large := e.ask(ctx, e.node, "udp", a.Addr, q.Copy().SetEdns0(largeSize, true)); large.answered() {
+		return
+	}
+	what := fmt.Sprintf("%s: the answer of %s for %s, %d octets, is lost over UDP", a.where, a.Addr, q.Question[0].Name, whole.reply.Len())
+	if safe := e.ask(ctx, e.node, "udp", a.Addr, q.Copy().SetEdns0(safeSize, true)); safe.answered() {
+		e.find(nodeView, "large-lost", what+fmt.Sprintf("; with a limit of %d it arrives, truncated", safeSize))
+		return
+	}
+	e.findAs(nodeView, "large-lost", Fault, what+fmt.Sprintf(", even with a limit of %d", safeSize), "")
+}
+
+// names joins addresses for people.
+func names[T fmt.Stringer](list []T) string {
+	var s []string
+	for _, v := range list {
+		s = append(s, v.String())
+	}
+	return strings.Join(s, ", ")
+}

@@ -1,0 +1,239 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/doctor"
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// Where things are.
+const (
+	nodeIP = "10.0.0.1"
+	extIP  = "10.0.0.2"
+	podIP  = "10.0.1.5"
+
+	localIP    = "169.254.20.10"
+	localAddr  = localIP + ":53"
+	clusterDNS = "10.96.0.53"
+	outsideDNS = "192.0.2.53"
+	deadDNS    = "192.0.2.99" // an address of ext where nobody listens
+)
+
+// corefile is what the daemon runs with; doctor is given the same unless a test
+// says otherwise.
+const corefile = `cluster.local {
+    errors
+    cache 30
+    bind ` + localIP + `
+    forward . ` + clusterDNS + ` {
+        force_tcp
+    }
+    health ` + localIP + `:8080
+}
+. {
+    errors
+    cache 30
+    bind ` + localIP + `
+    forward . /etc/resolv.conf
+    prometheus ` + localIP + `:9253
+}
+`
+
+const (
+	nodeResolvConf = "search example.com\nnameserver " + outsideDNS + "\n"
+	podResolvConf  = "nameserver " + localIP + "\nsearch default.svc.cluster.local svc.cluster.local cluster.local example.com\noptions ndots:5\n"
+)
+
+// world is a node with a pod, and the servers beside it.
+//
+//	pod 10.0.1.5 ── pod0 │ node │ eth0 10.0.0.1 ── 10.0.0.2 │ ext
+type world struct {
+	node, pod, ext *lab.Netns
+	etc            string // what the node's processes see as /etc
+	podPID         string
+	daemon         *lab.Daemon // the last that was started
+
+	outside func(q *dns.Msg) *dns.Msg // answers at outsideDNS
+	cluster func(q *dns.Msg) *dns.Msg // and at clusterDNS
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	lab.NeedTools(t, "ip", "nft", "unshare", "setpriv")
+	w := &world{node: lab.NewNetns(t, "node"), pod: lab.NewNetns(t, "pod"), ext: lab.NewNetns(t, "ext"), etc: t.TempDir()}
+	w.outside, w.cluster = normal, normal
+	w.node.Join(t, "eth0", []string{nodeIP + "/24"}, w.ext, "eth0", []string{extIP + "/24"})
+	w.node.Join(t, "pod0", []string{"10.0.1.1/24"}, w.pod, "eth0", []string{podIP + "/24"})
+	w.pod.AddRoute(t, "0.0.0.0/0", "10.0.1.1")
+	w.ext.AddRoute(t, "10.0.1.0/24", nodeIP)
+	for _, ip := range []string{clusterDNS, outsideDNS, deadDNS} {
+		w.ext.AddAddrs(t, "lo", ip+"/32")
+		w.node.AddRoute(t, ip+"/32", extIP)
+	}
+	w.forwarding(t)
+	lab.StartUpstream(t, w.ext, outsideDNS+":53", func(q *dns.Msg) *dns.Msg { return w.outside(q) })
+	lab.StartUpstream(t, w.ext, clusterDNS+":53", func(q *dns.Msg) *dns.Msg { return w.cluster(q) })
+	w.write(t, "resolv.conf", nodeResolvConf)
+	w.write(t, "Corefile", corefile)
+	w.startPod(t, podResolvConf)
+	return w
+}
+
+func (w *world) forwarding(t *testing.T) {
+	t.Helper()
+	if err := w.node.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startPod starts a process in the pod with a resolv.conf of its own.
+func (w *world) startPod(t *testing.T, resolvConf string) {
+	t.Helper()
+	file := lab.WriteFile(t, filepath.Join(t.TempDir(), "resolv.conf"), resolvConf)
+	p := lab.Command{Netns: w.pod, Args: []string{"sh", "-c", "echo pid $$; exec sleep 1000"}, Binds: map[string]string{"/etc/resolv.conf": file}}.Start(t)
+	w.podPID = strings.TrimPrefix(p.Out.Await(t, 0, `^pid `), "pid ")
+}
+
+// normal is a server that knows no name, has CoreDNS's manners, and says so.
+func normal(q *dns.Msg) *dns.Msg {
+	switch question := q.Question[0]; {
+	case question.Qclass == dns.ClassCHAOS && question.Name == "version.bind.":
+		return lab.Reply(q, `version.bind. 0 CH TXT "CoreDNS-1.14.7"`)
+	case question.Qclass == dns.ClassCHAOS:
+		r := lab.Reply(q)
+		r.Rcode = dns.RcodeRefused
+		return r
+	case question.Name == "." || question.Name == "cluster.local.":
+		return lab.Denial(q, dns.RcodeSuccess, ".")
+	}
+	return lab.Denial(q, dns.RcodeNameError, ".")
+}
+
+func (w *world) write(t *testing.T, name, text string) string {
+	t.Helper()
+	lab.ReplaceFile(t, filepath.Join(w.etc, name), text)
+	return "/etc/" + name
+}
+
+func (w *world) command(args ...string) lab.Command {
+	return lab.Command{Netns: w.node, Args: args, Binds: map[string]string{"/etc": w.etc}}
+}
+
+// daemonFlags are what both the daemon and doctor are given.
+func daemonFlags(more ...string) []string {
+	return append([]string{"-conf", "/etc/Corefile", "-localip", localIP, "-metrics-listen-address", "0"}, more...)
+}
+
+// start starts the daemon.
+func (w *world) start(t *testing.T, more ...string) *lab.Daemon {
+	t.Helper()
+	d := &lab.Daemon{Netns: w.node}
+	w.daemon = d
+	d.Process = w.command(append([]string{built(t)}, daemonFlags(more...)...)...).Start(t)
+	t.Cleanup(func() {
+		d.Kill()
+		d.CheckLog(t)
+		if t.Failed() {
+			t.Logf("log of nodens:\n%s", d.Err.Text())
+		}
+	})
+	d.Out.Await(t, 0, ` listens on `)
+	return d
+}
+
+// output runs a program on the node that must succeed.
+func output(t *testing.T, n *lab.Netns, args ...string) {
+	t.Helper()
+	if out, errs, status := (lab.Command{Netns: n, Args: args}).Output(t); status != 0 {
+		t.Fatalf("%v: status %d\n%s%s", args, status, out, errs)
+	}
+}
+
+// nft installs rules in a namespace.
+func nft(t *testing.T, n *lab.Netns, rules string) {
+	t.Helper()
+	output(t, n, "nft", "-f", lab.WriteFile(t, filepath.Join(t.TempDir(), "rules.nft"), rules))
+}
+
+// found is a finding as the tests name it: "fault node id".
+func found(f doctor.Finding, pod string) string {
+	view := f.View
+	if view == pod {
+		view = "pod"
+	}
+	return fmt.Sprintf("%s %s %s", f.Severity, view, f.ID)
+}
+
+// doctor runs nodens doctor on the node, with the pod's view, and returns its
+// report, which must fit the exit status. files, contents by path, are what
+// doctor alone sees.
+func (w *world) doctor(t *testing.T, wrap []string, files map[string]string, args ...string) doctor.Report {
+	t.Helper()
+	line := slices.Concat(wrap, []string{built(t), "doctor", "-o", "json", "-pod", w.podPID}, daemonFlags(), args)
+	c := w.command(line...)
+	c.Binds["/etc"] = w.etcWith(t, files)
+	for path, text := range files {
+		if !strings.HasPrefix(path, "/etc/") {
+			c.Binds[path] = lab.WriteFile(t, filepath.Join(t.TempDir(), "file"), text)
+		}
+	}
+	stdout, stderr, status := c.Output(t)
+	var r doctor.Report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatalf("status %d, %v\n%s%s", status, err, stdout, stderr)
+	}
+	want := 0
+	switch {
+	case slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool { return f.Severity != doctor.Note }):
+		want = 1
+	case len(r.Unexamined) > 0:
+		want = 2
+	}
+	if status != want {
+		t.Errorf("exit status %d, want %d", status, want)
+	}
+	if strings.Contains(stderr, "DATA RACE") || strings.Contains(stderr, "panic") {
+		t.Error(stderr)
+	}
+	return r
+}
+
+// etcWith is a copy of /etc with other files in it.
+func (w *world) etcWith(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.CopyFS(dir, os.DirFS(w.etc)))
+	for path, text := range files {
+		if name, ok := strings.CutPrefix(path, "/etc/"); ok {
+			lab.ReplaceFile(t, filepath.Join(dir, name), text)
+		}
+	}
+	return dir
+}
+
+// expect holds a report to have exactly these findings.
+func (w *world) expect(t *testing.T, r doctor.Report, want ...string) {
+	t.Helper()
+	var got []string
+	for _, f := range r.Findings {
+		got = append(got, found(f, w.podPID))
+		if f.What == "" || f.Why == "" || f.Do == "" {
+			t.Errorf("%s lacks a text: %+v", f.ID, f)
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		text, _ := json.MarshalIndent(r, "", " ") // made from JSON
+		t.Errorf("found  %q\nwanted %q\n%s", got, want, text)
+	}
+}
