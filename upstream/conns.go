@@ -3,6 +3,7 @@ package upstream
 import (
 	"crypto/tls"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -13,25 +14,20 @@ import (
 // connStack holds the idle connections to one server, the last used on top.
 type connStack struct {
 	mu     sync.Mutex
-	conns  []idleConn // oldest first
+	conns  []*stream
 	closed bool
 }
 
-type idleConn struct {
-	net.Conn
-	since time.Time
-}
-
-// take returns the connection used last, if it became idle after the given
-// time and its peer has neither closed it nor said anything since; else nil.
-// What it meets and cannot use it closes.
-func (st *connStack) take(after time.Time) net.Conn {
+// take returns the connection used last, if it has time left and its peer has
+// neither closed it nor said anything since; else nil. What it meets and
+// cannot use it closes.
+func (st *connStack) take(now time.Time) *stream {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for len(st.conns) > 0 {
 		c := st.pop()
-		if c.since.After(after) && quiet(c.Conn) {
-			return c.Conn
+		if c.until.After(now) && quiet(c.Conn) {
+			return c
 		}
 		_ = c.Close()
 	}
@@ -39,61 +35,69 @@ func (st *connStack) take(after time.Time) net.Conn {
 }
 
 // pop removes the top of a stack that is not empty; st.mu is held.
-func (st *connStack) pop() idleConn {
+func (st *connStack) pop() *stream {
 	last := len(st.conns) - 1
 	c := st.conns[last]
-	st.conns[last] = idleConn{}
+	st.conns[last] = nil
 	st.conns = st.conns[:last]
 	return c
 }
 
-// put keeps c, which is idle from now on, and reports whether it is the only
-// one. A closed stack closes it.
-func (st *connStack) put(c net.Conn, now time.Time) (first bool) {
+// put keeps c, which is idle from now on until c.until, and reports whether it
+// is the only one. A closed stack closes it.
+func (st *connStack) put(c *stream) (first bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.closed {
 		_ = c.Close()
 		return false
 	}
-	st.conns = append(st.conns, idleConn{c, now})
+	st.conns = append(st.conns, c)
 	return len(st.conns) == 1
 }
 
-// dropBefore closes the connections that are idle since t or longer. It
-// returns since when the oldest that is left is idle.
-func (st *connStack) dropBefore(t time.Time) (oldest time.Time, left bool) {
+// expire closes the connections whose time is over and tells when that of the
+// next one is.
+func (st *connStack) expire(now time.Time) (next time.Time, left bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	n := 0
-	for n < len(st.conns) && !st.conns[n].since.After(t) {
-		_ = st.conns[n].Close()
-		n++
+	kept := st.conns[:0]
+	for _, c := range st.conns {
+		if !c.until.After(now) {
+			_ = c.Close()
+			continue
+		}
+		kept = append(kept, c)
+		if !left || c.until.Before(next) {
+			next, left = c.until, true
+		}
 	}
-	kept := copy(st.conns, st.conns[n:])
-	clear(st.conns[kept:])
-	st.conns = st.conns[:kept]
-	if kept == 0 {
-		return time.Time{}, false
-	}
-	return st.conns[0].since, true
+	clear(st.conns[len(kept):])
+	st.conns = kept
+	return next, left
 }
 
-// drop closes all connections.
-func (st *connStack) drop() {
+// dropOlder closes the connections that are idle since before t.
+func (st *connStack) dropOlder(t time.Time) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	for len(st.conns) > 0 {
-		_ = st.pop().Close()
-	}
+	st.conns = slices.DeleteFunc(st.conns, func(c *stream) bool {
+		older := c.since.Before(t)
+		if older {
+			_ = c.Close()
+		}
+		return older
+	})
 }
 
 // close closes all connections and those that are yet to come.
 func (st *connStack) close() {
 	st.mu.Lock()
+	defer st.mu.Unlock()
 	st.closed = true
-	st.mu.Unlock()
-	st.drop()
+	for len(st.conns) > 0 {
+		_ = st.pop().Close()
+	}
 }
 
 // quiet reports whether c is open and has nothing to read, without waiting. A

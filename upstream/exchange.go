@@ -10,16 +10,26 @@ import (
 	"github.com/miekg/dns"
 )
 
-// maxTries bounds the tries of one Exchange, RFC 9520 section 3.1.
-const maxTries = 3
+// maxTries bounds the queries of one Exchange, and triesOfOne those to one
+// server, RFC 9520 section 3.1. What a server's own reply asks for, as TCP or
+// no OPT record, does not count.
+const (
+	maxTries   = 4
+	triesOfOne = 3
+)
 
-// Exchange asks the servers q's question, one after the other by the policy,
-// until one answers. See the package comment for q and the answer.
+// Exchange asks the servers q's question until one answers. See the package
+// comment for q and the answer.
 //
 // A nil error means rcode NOERROR, NXDOMAIN or YXDOMAIN. Every other rcode,
 // and a reply that looks like a lame server's referral, makes the next server
-// be asked; the referral is returned if nobody knows better. A server that
-// stays silent may be asked a second time, because a datagram can get lost.
+// be asked; the referral is returned if nobody knows better.
+//
+// Silence makes another query go out before the first is given up: after the
+// time in which most replies come if the budget for it allows, and at the
+// latest when the first is likely to be lost. It goes to the next server of the
+// policy, with sequential or a single server to the same one from another port
+// or over another connection. Whichever answers first wins.
 //
 // The answer has TC set if it came over UDP and asking again over TCP failed.
 // It must not be cached then.
@@ -36,20 +46,28 @@ func (p *Pool) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 		p.cfg.Metrics.rejected.Inc()
 		return nil, &Error{EDE: edeOther, Text: ErrOverloaded.Error(), Err: ErrOverloaded}
 	}
-	a := attempt{pool: p, caller: ctx, question: ask}
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.Timeout)
-	defer cancel()
-	return a.run(ctx)
+	a := attempt{pool: p, caller: ctx, question: ask, end: time.Now().Add(p.cfg.Timeout)}
+	if end, ok := ctx.Deadline(); ok && end.Before(a.end) {
+		a.end = end
+	}
+	return a.run()
 }
 
 // attempt is the state of one Exchange.
 type attempt struct {
 	pool   *Pool
-	caller context.Context // without our own time limit
+	caller context.Context
+	end    time.Time // of all
 	*question
 
-	alive, dead, silent []*server // still to be asked, in this order
+	alive, dead []*server // still to be asked, in this order
+	silent      []*server // asked, and worth asking again
+	asks        [maxTries]*server
+	tries       int // of asks, how many are set
 
+	race // once the first query was not answered in time
+
+	winner  *server  // who answered well
 	lame    *dns.Msg // a referral, for want of something better
 	replied bool     // somebody answered, though not well
 	network bool     // an error that was no silence
@@ -57,23 +75,110 @@ type attempt struct {
 	errs    []error
 }
 
-func (a *attempt) run(ctx context.Context) (*dns.Msg, error) {
+func (a *attempt) run() (*dns.Msg, error) {
 	a.alive, a.dead = a.pool.plan()
-	for range maxTries {
+	m := a.oneByOne()
+	if m == nil && a.flying > 0 {
+		m = a.sideBySide()
+	}
+	a.leave()
+	if m == nil {
+		m = a.lame
+	}
+	if m == nil {
+		return nil, a.failure()
+	}
+	a.restore(m)
+	return m, nil
+}
+
+// oneByOne asks the servers one after the other for as long as each settles its
+// query before another one is worth while. Most exchanges end here, without a
+// goroutine or a timer of their own. A query that takes longer is left in the
+// race.
+func (a *attempt) oneByOne() *dns.Msg {
+	for a.caller.Err() == nil {
+		t := a.launch()
+		if t == nil {
+			return nil
+		}
+		m, err := (*dns.Msg)(nil), errPending
+		if t.port != nil || t.stream != nil {
+			// The wait is too short for the caller to be heard.
+			m, err = t.receive(context.Background(), a.pool, a.sooner(time.Now().Add(a.pool.hedgeAfter(t.s)), t.deadline))
+		}
+		if a.goesOn(t, m, err) {
+			a.enter(t, m, err)
+			return nil
+		}
+		if m := a.judge(t, m, err); m != nil {
+			return m
+		}
+	}
+	return nil
+}
+
+// sooner is the earliest of the times given and the end of all.
+func (a *attempt) sooner(times ...time.Time) time.Time {
+	until := a.end
+	for _, t := range times {
+		if t.Before(until) {
+			until = t
+		}
+	}
+	return until
+}
+
+// goesOn reports whether t has more to do after m or err.
+func (a *attempt) goesOn(t *try, m *dns.Msg, err error) bool {
+	switch {
+	case err == errPending:
+		return true
+	case err != nil:
+		return t.reused && !isTimeout(err)
+	}
+	return t.q.edns && deniesEDNS(m) || m.Truncated && !t.q.stream
+}
+
+// launch prepares the query to the next server; nil if there is nobody to ask
+// or no time.
+func (a *attempt) launch() *try {
+	for {
 		s := a.next()
-		if s == nil || ctx.Err() != nil {
-			break
+		if s == nil {
+			return nil
 		}
-		if m := a.try(ctx, s); m != nil {
-			a.restore(m)
-			return m, nil
+		if t := a.prepare(s); t != nil {
+			return t
 		}
 	}
-	if a.lame != nil {
-		a.restore(a.lame)
-		return a.lame, nil
+}
+
+// prepare prepares a query to s; nil if that cannot be or must not be, or fails.
+func (a *attempt) prepare(s *server) *try {
+	if a.tries == maxTries || !time.Now().Before(a.end) {
+		return nil
 	}
-	return nil, a.failure()
+	overStream, edns := s.TLS || a.pool.cfg.ForceTCP, s.takesEDNS(a.pool.cfg.Now())
+	t, err := a.pool.newTry(s, a.pack(edns, overStream), overStream, a.asked(s) > 0)
+	s.metrics.request()
+	a.asks[a.tries] = s
+	a.tries++
+	if err != nil {
+		a.judge(t, nil, err)
+		return nil
+	}
+	return t
+}
+
+// asked is how many queries s got.
+func (a *attempt) asked(s *server) (n int) {
+	for _, o := range a.asks[:a.tries] {
+		if o == s {
+			n++
+		}
+	}
+	return n
 }
 
 // next picks the server to ask. Those that seem dead, and those that have been
@@ -84,23 +189,26 @@ func (a *attempt) next() *server {
 		queues = queues[:1]
 	}
 	for _, q := range queues {
-		if len(*q) > 0 {
+		for len(*q) > 0 {
 			s := (*q)[0]
 			*q = (*q)[1:]
-			return s
+			if a.asked(s) < triesOfOne {
+				return s
+			}
 		}
 	}
 	return nil
 }
 
-// try asks s and returns its answer; nil if it has none, with the reason noted
-// in a.
-func (a *attempt) try(ctx context.Context, s *server) *dns.Msg {
-	m, err := a.ask(ctx, s)
+// judge takes what became of t and returns its answer; nil if it has none,
+// with the reason noted in a.
+func (a *attempt) judge(t *try, m *dns.Msg, err error) *dns.Msg {
+	t.settled = true
+	a.book(t.s, m, err, time.Since(t.started))
 	if err != nil {
-		a.errs = append(a.errs, fmt.Errorf("%s: %w", s.name(), err))
+		a.errs = append(a.errs, fmt.Errorf("%s: %w", t.s.name(), err))
 		if isTimeout(err) {
-			a.silent = append(a.silent, s)
+			a.silent = append(a.silent, t.s)
 		} else {
 			a.network = true
 		}
@@ -108,6 +216,7 @@ func (a *attempt) try(ctx context.Context, s *server) *dns.Msg {
 	}
 	edes := takeEDE(m)
 	if isAnswer(m.Rcode) && !isLame(m) {
+		a.winner = t.s
 		return m
 	}
 	a.replied = true
@@ -117,7 +226,7 @@ func (a *attempt) try(ctx context.Context, s *server) *dns.Msg {
 	}
 	a.err.Rcode = m.Rcode
 	a.err.Upstream = append(a.err.Upstream, edes...)
-	a.errs = append(a.errs, fmt.Errorf("%s: %s", s.name(), rcodeLabel(m.Rcode)))
+	a.errs = append(a.errs, fmt.Errorf("%s: %s", t.s.name(), rcodeLabel(m.Rcode)))
 	return nil
 }
 
@@ -144,24 +253,6 @@ func (a *attempt) failure() *Error {
 	return e
 }
 
-// ask has one server answer, with an OPT record or, if that is what it
-// stumbles over, without, and keeps the books on it.
-func (a *attempt) ask(ctx context.Context, s *server) (*dns.Msg, error) {
-	start := a.pool.cfg.Now()
-	edns := s.takesEDNS(start)
-	m, err := a.send(ctx, s, edns)
-	if err == nil && edns && deniesEDNS(m) {
-		var plain *dns.Msg
-		plain, err = a.send(ctx, s, false)
-		if err == nil && plain.Rcode != dns.RcodeFormatError && plain.Rcode != dns.RcodeNotImplemented {
-			s.refusesEDNS(a.pool.cfg.Now())
-		}
-		m = plain
-	}
-	a.book(s, m, err, a.pool.cfg.Now().Sub(start))
-	return m, err
-}
-
 // isOurs reports whether err is a want of this process or host: it says nothing
 // of the server.
 func isOurs(err error) bool {
@@ -184,23 +275,4 @@ func (a *attempt) book(s *server, m *dns.Msg, err error, took time.Duration) {
 	default:
 		a.pool.failed(s, err)
 	}
-}
-
-// send asks s once over the transport that is due: TLS, TCP, or UDP and then
-// TCP if the reply is truncated. The truncated reply is better than none.
-func (a *attempt) send(ctx context.Context, s *server, edns bool) (*dns.Msg, error) {
-	s.metrics.request()
-	if s.TLS || a.pool.cfg.ForceTCP {
-		return a.pool.overStream(ctx, s, a.question, edns)
-	}
-	m, err := a.pool.overUDP(ctx, s, a.newQuery(edns))
-	if err != nil || !m.Truncated {
-		return m, err
-	}
-	full, err := a.pool.overStream(ctx, s, a.question, edns)
-	if err != nil || !isAnswer(full.Rcode) {
-		s.metrics.keptTruncated()
-		return m, nil
-	}
-	return full, nil
 }

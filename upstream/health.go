@@ -29,27 +29,37 @@ func (p *Pool) alive(s *server) {
 }
 
 // failed notes that s did not reply, or not with a DNS message, and has Run
-// probe it. With MaxFails 0, or when s is retired, nobody cares.
+// probe it. With MaxFails 0 it is never taken for dead nor probed; when s is
+// retired, nobody cares.
 func (p *Pool) failed(s *server, err error) {
 	s.mu.Lock()
-	if p.cfg.MaxFails == 0 || s.retired {
+	if s.retired {
 		s.mu.Unlock()
 		return
 	}
 	s.fails++
-	fell := s.fails >= p.cfg.MaxFails && s.setDead(true)
-	probe := !s.probing
-	s.probing = true
+	fell := p.cfg.MaxFails > 0 && s.fails >= p.cfg.MaxFails && s.setDead(true)
 	s.mu.Unlock()
 	if fell {
 		p.cfg.Logger.Warn("upstream is down", "from", p.cfg.From, "upstream", s.name(), "error", err)
 	}
-	if probe {
-		p.mu.Lock()
-		p.suspects = append(p.suspects, s)
-		p.mu.Unlock()
-		p.nudge()
+	p.suspect(s)
+}
+
+// suspect has Run probe s, unless it does so already. It is called for a
+// silence that proves nothing yet.
+func (p *Pool) suspect(s *server) {
+	s.mu.Lock()
+	probe := !s.probing && !s.retired && p.cfg.MaxFails > 0
+	s.probing = s.probing || probe
+	s.mu.Unlock()
+	if !probe {
+		return
 	}
+	p.mu.Lock()
+	p.suspects = append(p.suspects, s)
+	p.mu.Unlock()
+	p.nudge()
 }
 
 // takeSuspects returns the servers whose probing is due to begin.
@@ -66,23 +76,29 @@ func (p *Pool) takeSuspects() []*server {
 func (p *Pool) probe(ctx context.Context, s *server) {
 	tick := time.NewTicker(p.cfg.HealthCheck.Interval)
 	defer tick.Stop()
-	for !s.cleared() {
+	for {
 		err := p.probeOnce(ctx, s)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
-		case err == nil:
-			p.alive(s)
-			continue
 		}
-		s.metrics.probeFailed()
-		p.failed(s, err)
+		if err == nil {
+			p.alive(s)
+		} else {
+			s.metrics.probeFailed()
+			p.failed(s, err)
+		}
+		if s.cleared() {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.gone:
 			return
 		case <-tick.C:
+		}
+		if s.cleared() {
+			return
 		}
 	}
 }
@@ -99,8 +115,6 @@ func (s *server) cleared() bool {
 // probeOnce sends one probe. Any reply to it is a sign of life, whatever its
 // rcode.
 func (p *Pool) probeOnce(ctx context.Context, s *server) error {
-	ctx, cancel := context.WithTimeout(ctx, min(probeTimeout, p.cfg.AttemptTimeout))
-	defer cancel()
 	m := new(dns.Msg)
 	m.SetQuestion(p.cfg.HealthCheck.Domain, dns.TypeNS)
 	m.RecursionDesired = p.cfg.HealthCheck.RecursionDesired
@@ -108,10 +122,12 @@ func (p *Pool) probeOnce(ctx context.Context, s *server) error {
 	if err != nil {
 		return err
 	}
-	if s.TLS || p.cfg.ForceTCP {
-		_, err = p.overStream(ctx, s, q, false)
-	} else {
-		_, err = p.overUDP(ctx, s, q.newQuery(false))
+	overStream := s.TLS || p.cfg.ForceTCP
+	t, err := p.newTry(s, q.pack(false, overStream), overStream, false)
+	if err != nil {
+		return err
 	}
+	t.deadline = t.started.Add(min(probeTimeout, p.cfg.AttemptTimeout))
+	_, err = t.work(ctx, p, nil, nil)
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/miekg/dns"
 )
@@ -41,6 +42,8 @@ func newQuestion(m *dns.Msg) (*question, error) {
 // query is one message that goes out.
 type query struct {
 	*question
+	edns, stream bool
+
 	id     uint16
 	framed []byte // two octets of length, then the message: RFC 1035 section 4.2.2
 }
@@ -49,19 +52,42 @@ func (q *query) datagram() []byte { return q.framed[2:] }
 
 // newQuery makes a message of its own: a new unpredictable ID, the flags of q,
 // and at most an OPT record without options.
-func (q *question) newQuery(edns bool) *query {
+func (q *question) newQuery(edns bool) *query { return q.pack(edns, false) }
+
+// pack makes a query for UDP, or one for TCP or TLS: the OPT record of that
+// asks how long the server keeps an idle connection, RFC 7828.
+func (q *question) pack(edns, stream bool) *query {
 	var id [2]byte
 	_, _ = rand.Read(id[:]) // never fails
-	b := make([]byte, 2, 2+12+len(q.name)+4+11)
+	b := make([]byte, 2, 2+12+len(q.name)+4+11+4)
 	b = append(b, id[0], id[1], flag(q.rd, 0x01), flag(q.cd, 0x10), 0, 1, 0, 0, 0, 0, 0, flag(edns, 1))
 	b = append(b, q.name...)
 	b = binary.BigEndian.AppendUint16(b, q.Qtype)
 	b = binary.BigEndian.AppendUint16(b, q.Qclass)
 	if edns {
 		b = append(b, 0, 0, byte(dns.TypeOPT), udpSize>>8, udpSize&0xff, 0, 0, flag(q.do, 0x80), 0, 0, 0)
+		if stream {
+			b[len(b)-1] = 4 // RDLENGTH: an option without a value
+			b = append(b, 0, byte(dns.EDNS0TCPKEEPALIVE), 0, 0)
+		}
 	}
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
-	return &query{question: q, id: binary.BigEndian.Uint16(id[:]), framed: b}
+	return &query{question: q, edns: edns, stream: stream, id: binary.BigEndian.Uint16(id[:]), framed: b}
+}
+
+// keepalive returns how long the sender of m keeps a connection that is idle,
+// if it says so, RFC 7828 section 3.1.
+func keepalive(m *dns.Msg) (time.Duration, bool) {
+	opt := m.IsEdns0()
+	if opt == nil {
+		return 0, false
+	}
+	for _, o := range opt.Option {
+		if k, ok := o.(*dns.EDNS0_TCP_KEEPALIVE); ok {
+			return time.Duration(k.Timeout) * 100 * time.Millisecond, true
+		}
+	}
+	return 0, false
 }
 
 func flag(set bool, bit byte) byte {

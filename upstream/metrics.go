@@ -75,7 +75,8 @@ type endpointMetrics struct {
 	users int // pools that have it; guarded by owner.mu
 	down  atomic.Int64
 
-	requests, healthFails, truncated prometheus.Counter
+	requests, healthFails, proxyHealthFails, truncated, hedges prometheus.Counter
+	rtt                                                        atomic.Int64 // smoothed, nanoseconds
 
 	mu     sync.Mutex
 	series map[seriesKey]prometheus.Metric
@@ -91,6 +92,10 @@ func newEndpointMetrics(owner *Metrics, to string) *endpointMetrics {
 		owner: owner, to: to, series: make(map[seriesKey]prometheus.Metric),
 		requests:    counter("coredns_forward_requests_total", "Queries sent, by upstream.", labels),
 		healthFails: counter("coredns_forward_healthcheck_failures_total", "Failed health probes, by upstream.", labels),
+		proxyHealthFails: counter("coredns_proxy_healthcheck_failures_total", "Failed health probes, by upstream.",
+			prometheus.Labels{"proxy_name": "forward", "to": to}),
+		hedges: counter("nodens_upstream_hedged_queries_total",
+			"Second queries sent because the reply to the first took longer than most, by upstream.", labels),
 		truncated: counter("nodens_upstream_truncated_total",
 			"Truncated answers passed on because TCP failed, by upstream.", labels),
 	}
@@ -108,6 +113,8 @@ func (e *endpointMetrics) release() {
 func (e *endpointMetrics) collect(ch chan<- prometheus.Metric) {
 	ch <- e.requests
 	ch <- e.healthFails
+	ch <- e.proxyHealthFails
+	ch <- e.hedges
 	ch <- e.truncated
 	healthy := prometheus.NewDesc("nodens_upstream_healthy",
 		"1 if no forward takes the upstream for dead, else 0.", nil, prometheus.Labels{"to": e.to})
@@ -116,6 +123,11 @@ func (e *endpointMetrics) collect(ch chan<- prometheus.Metric) {
 		value = 0
 	}
 	ch <- prometheus.MustNewConstMetric(healthy, prometheus.GaugeValue, value)
+	if mean := e.rtt.Load(); mean > 0 {
+		rtt := prometheus.NewDesc("nodens_upstream_rtt_seconds",
+			"Smoothed time from a query to its reply.", nil, prometheus.Labels{"to": e.to})
+		ch <- prometheus.MustNewConstMetric(rtt, prometheus.GaugeValue, time.Duration(mean).Seconds())
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, s := range e.series {
@@ -125,7 +137,12 @@ func (e *endpointMetrics) collect(ch chan<- prometheus.Metric) {
 
 func (e *endpointMetrics) request() { e.requests.Inc() }
 
-func (e *endpointMetrics) probeFailed() { e.healthFails.Inc() }
+func (e *endpointMetrics) hedged() { e.hedges.Inc() }
+
+func (e *endpointMetrics) probeFailed() {
+	e.healthFails.Inc()
+	e.proxyHealthFails.Inc()
+}
 
 func (e *endpointMetrics) keptTruncated() { e.truncated.Inc() }
 

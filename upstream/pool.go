@@ -59,8 +59,10 @@ type PoolConfig struct {
 	MaxConcurrent       int         // exchanges under way at once; 0: no limit
 	TLS                 *tls.Config // for TLS endpoints; nil: defaults
 
-	Timeout        time.Duration // of an Exchange, all tries; 0: 4 s
-	AttemptTimeout time.Duration // of one try over one transport; 0: 2 s
+	Timeout time.Duration // of an Exchange, all tries; 0: 4 s
+	// AttemptTimeout is how long the reply to one query is waited for, over
+	// one transport; 0: 2 s. Other queries may follow sooner, see Exchange.
+	AttemptTimeout time.Duration
 
 	Dialer  Dialer           // nil: net.Dialer
 	Now     func() time.Time // nil: time.Now
@@ -75,6 +77,7 @@ type Pool struct {
 	tls     *tls.Config // never modified
 	order   func([]*server) []*server
 	active  atomic.Int64
+	hedges  budget
 	buffers sync.Pool // of *[maxDatagram]byte
 
 	servers atomic.Pointer[[]*server] // the slice is never modified
@@ -97,6 +100,7 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	c.setDefaults()
 	p := &Pool{cfg: c, tls: baseTLS(c.TLS), order: order, wake: make(chan struct{}, 1)}
 	p.buffers.New = func() any { return new([maxDatagram]byte) }
+	p.hedges.thousandths.Store(hedgeSaved / 2)
 	p.servers.Store(new([]*server))
 	p.SetEndpoints(c.Endpoints)
 	return p, nil
@@ -237,18 +241,21 @@ func (p *Pool) nudge() {
 	}
 }
 
-// closeExpired closes connections that were idle for too long and tells how
-// long the next one has.
+// closeExpired closes connections and ports that were idle for too long and
+// tells how long the next one has.
 func (p *Pool) closeExpired() (wait time.Duration, some bool) {
-	now := p.cfg.Now()
+	earliest := func(left time.Duration, ok bool) {
+		if ok && (!some || left < wait) {
+			wait, some = max(left, time.Millisecond), true
+		}
+	}
 	for _, s := range *p.servers.Load() {
-		since, left := s.idle.dropBefore(now.Add(-p.cfg.Expire))
-		if !left {
-			continue
-		}
-		if w := max(since.Add(p.cfg.Expire).Sub(now), time.Millisecond); !some || w < wait {
-			wait, some = w, true
-		}
+		now := p.cfg.Now()
+		next, left := s.idle.expire(now)
+		earliest(next.Sub(now), left)
+		now = time.Now()
+		next, left = s.ports.expire(now)
+		earliest(next.Sub(now), left)
 	}
 	return wait, some
 }

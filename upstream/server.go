@@ -17,6 +17,8 @@ type server struct {
 	to      string // host:port, as dialled and as a metric label
 	tls     *tls.Config
 	idle    connStack
+	ports   portStock
+	rtt     rtt
 	metrics *endpointMetrics
 	noEDNS  atomic.Int64  // Unix nanoseconds until which it gets no OPT record
 	gone    chan struct{} // closed when retired
@@ -52,6 +54,7 @@ func (s *server) retire() {
 	s.retired = true
 	close(s.gone)
 	s.idle.close()
+	s.ports.close()
 	s.setDead(false)
 	s.metrics.release()
 }
@@ -67,6 +70,13 @@ func (s *server) name() string {
 func (s *server) takesEDNS(now time.Time) bool { return now.UnixNano() >= s.noEDNS.Load() }
 
 func (s *server) refusesEDNS(now time.Time) { s.noEDNS.Store(now.Add(noEDNSFor).UnixNano()) }
+
+// failures is how many queries failed in a row.
+func (s *server) failures() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fails
+}
 
 // setDead changes dead and reports whether that was a change; s.mu is held.
 func (s *server) setDead(dead bool) (changed bool) {

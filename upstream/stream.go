@@ -15,32 +15,67 @@ import (
 // sessionsKept bounds the TLS sessions kept for resumption, over all servers.
 const sessionsKept = 64
 
-// overStream asks s over TCP or TLS: over an idle connection if there is one,
-// and if that turns out to be dead, once more over a new one within the same
-// time. An idle connection gets half of the time, because one whose peer
-// vanished without a word (a Service's endpoint that was replaced) is only
-// told by its silence.
-func (p *Pool) overStream(ctx context.Context, s *server, q *question, edns bool) (*dns.Msg, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.AttemptTimeout)
-	defer cancel()
-	if c := s.idle.take(p.cfg.Now().Add(-p.cfg.Expire)); c != nil {
-		s.metrics.connHit(s.proto())
-		half, cancel := context.WithTimeout(ctx, p.cfg.AttemptTimeout/2)
-		m, err := p.roundTrip(half, s, c, q.newQuery(edns))
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return m, err
-		}
-		if isTimeout(err) {
-			s.idle.drop() // the others are as old or older
+// stream is a TCP or TLS connection. One query at a time is under way on it:
+// many servers answer the queries of a connection in order, and a slow one
+// would hold up the others.
+type stream struct {
+	net.Conn
+	since time.Time     // idle since, by the system's clock
+	until time.Time     // to be kept idle, by the pool's
+	keep  time.Duration // how long the peer keeps it, RFC 7828; negative: unknown
+
+	in []byte // of the reply that is being read
+}
+
+// read sends q, unless that was done, and reads the reply. If the deadline of
+// Conn passes it may be called again, with sent, and goes on. A reply to
+// something else means that the peer is confused: strangers cannot inject.
+func (c *stream) read(s *server, q *query, sent bool) (*dns.Msg, error) {
+	if !sent {
+		c.in = c.in[:0]
+		if _, err := c.Write(q.framed); err != nil {
+			return nil, err
 		}
 	}
-	s.metrics.connMiss(s.proto())
-	c, err := p.dial(ctx, s)
+	frame, err := c.frame()
 	if err != nil {
 		return nil, err
 	}
-	return p.roundTrip(ctx, s, c, q.newQuery(edns))
+	m, v := q.match(frame)
+	if v != accepted {
+		s.metrics.ignore(v)
+		return nil, fmt.Errorf("the reply is no reply to the query (%s)", v)
+	}
+	if d, ok := keepalive(m); ok {
+		c.keep = d
+	}
+	return m, nil
+}
+
+// frame reads until c.in holds a whole frame, and returns what is in it.
+func (c *stream) frame() ([]byte, error) {
+	if cap(c.in) == 0 {
+		c.in = make([]byte, 0, 512)
+	}
+	for {
+		want := 2
+		if len(c.in) >= 2 {
+			if want += int(binary.BigEndian.Uint16(c.in)); len(c.in) >= want {
+				return c.in[2:want], nil
+			}
+		}
+		if want > cap(c.in) {
+			c.in = append(make([]byte, 0, want), c.in...)
+		}
+		n, err := c.Read(c.in[len(c.in):cap(c.in)])
+		c.in = c.in[:len(c.in)+n]
+		if err != nil && n == 0 {
+			if err == io.EOF && len(c.in) > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+	}
 }
 
 func (s *server) proto() string {
@@ -51,55 +86,39 @@ func (s *server) proto() string {
 }
 
 // dial opens a connection to s and, with TLS, shakes hands.
-func (p *Pool) dial(ctx context.Context, s *server) (net.Conn, error) {
+func (p *Pool) dial(ctx context.Context, s *server) (*stream, error) {
+	s.metrics.connMiss(s.proto())
 	c, err := p.cfg.Dialer.DialContext(ctx, "tcp", s.to)
-	if err != nil || !s.TLS {
-		return c, err
+	if err != nil {
+		return nil, err
 	}
-	t := tls.Client(c, s.tls)
-	if err := t.HandshakeContext(ctx); err != nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("TLS handshake: %w", err)
+	if s.TLS {
+		t := tls.Client(c, s.tls)
+		if err := t.HandshakeContext(ctx); err != nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("TLS handshake: %w", err)
+		}
+		c = t
 	}
-	return t, nil
+	return &stream{Conn: c, keep: -1}, nil
 }
 
-// roundTrip sends q over c, which it owns: c is kept for reuse after an answer
-// and closed otherwise, so that no late reply is ever read as another's.
-func (p *Pool) roundTrip(ctx context.Context, s *server, c net.Conn, q *query) (*dns.Msg, error) {
-	stop := obey(ctx, c)
-	m, err := s.converse(c, q)
-	if !stop() || err != nil || c.SetDeadline(time.Time{}) != nil {
-		_ = c.Close()
-		return m, err
+// keepStream keeps c, which has just brought an answer and nothing else, for
+// as long as we and its peer do.
+func (p *Pool) keepStream(s *server, c *stream) {
+	keep := p.cfg.Expire
+	if c.keep >= 0 {
+		keep = min(keep, c.keep)
 	}
-	if first := s.idle.put(c, p.cfg.Now()); first {
+	more := len(c.in) > 2+int(binary.BigEndian.Uint16(c.in))
+	if keep == 0 || more || c.SetDeadline(time.Time{}) != nil {
+		_ = c.Close()
+		return
+	}
+	c.since, c.until = time.Now(), p.cfg.Now().Add(keep)
+	if first := s.idle.put(c); first {
 		p.nudge()
 	}
-	return m, nil
-}
-
-// converse writes q and reads the reply. One query is under way on a
-// connection, and strangers cannot inject, so a reply to something else means
-// that the peer is confused.
-func (s *server) converse(c net.Conn, q *query) (*dns.Msg, error) {
-	if _, err := c.Write(q.framed); err != nil {
-		return nil, err
-	}
-	var size [2]byte
-	if _, err := io.ReadFull(c, size[:]); err != nil {
-		return nil, err
-	}
-	reply := make([]byte, binary.BigEndian.Uint16(size[:]))
-	if _, err := io.ReadFull(c, reply); err != nil {
-		return nil, err
-	}
-	m, v := q.match(reply)
-	if v != accepted {
-		s.metrics.ignore(v)
-		return nil, fmt.Errorf("the reply is no reply to the query (%s)", v)
-	}
-	return m, nil
 }
 
 // baseTLS is what the servers' configurations start from: at least TLS 1.2,

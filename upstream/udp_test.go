@@ -5,6 +5,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -91,27 +92,83 @@ func TestOverUDPIgnoresOtherPorts(t *testing.T) {
 	}
 }
 
-func TestOverUDPSpreadsPortsAndIDs(t *testing.T) {
-	const n = 1000
+// TestPortsAndIDs: no port serves more than portUses queries, the next is drawn
+// from many, and neither ports nor IDs follow each other.
+func TestPortsAndIDs(t *testing.T) {
+	const n = 2000
 	f := newFake(t, nil)
 	p, _ := newTestPool(t, nil, f.endpoint())
 	for range n {
 		mustAnswer(t, p, "example.org.")
 	}
-	ports, ids := make(map[uint16]bool), make(map[uint16]bool)
-	steps := 0
+	uses, ids := make(map[uint16]int), make(map[uint16]bool)
+	steps, again := 0, 0
 	var last seen
 	for i, q := range f.queries() {
-		ports[q.from.Port()], ids[q.msg.Id] = true, true
-		if i > 0 && (q.from.Port()-last.from.Port() < 3 || q.msg.Id-last.msg.Id < 3) {
+		uses[q.from.Port()]++
+		ids[q.msg.Id] = true
+		if i > 0 && (q.from.Port()-last.from.Port()-1 < 3 || q.msg.Id-last.msg.Id < 3) {
 			steps++
+		}
+		if q.from == last.from {
+			again++
 		}
 		last = q
 	}
-	// Random draws give about 980 of the 28,000 ports and 992 of the IDs.
-	if len(ports) < 800 || len(ids) < 950 || steps > 50 {
-		t.Errorf("%d queries: %d ports, %d IDs, %d neighbours", n, len(ports), len(ids), steps)
+	for port, k := range uses {
+		if k > 2*portUses { // the kernel may give a port out a second time
+			t.Errorf("port %d was used %d times", port, k)
+		}
 	}
+	// Random draws give about 1970 different IDs, and the port of the last
+	// query once in portsKept times.
+	if len(uses) < n/portUses || len(ids) < 1900 || steps > 60 || again > 4*n/portsKept {
+		t.Errorf("%d queries: %d ports, %d IDs, %d neighbours, %d times the same port again", n, len(uses), len(ids), steps, again)
+	}
+}
+
+// TestFewQueriesGetPortsOfTheirOwn: below the number of ports to choose from
+// every query has a new one.
+func TestFewQueriesGetPortsOfTheirOwn(t *testing.T) {
+	f := newFake(t, nil)
+	p, _ := newTestPool(t, nil, f.endpoint())
+	ports := make(map[uint16]bool)
+	for range portsKept {
+		mustAnswer(t, p, "example.org.")
+	}
+	for _, q := range f.queries() {
+		ports[q.from.Port()] = true
+	}
+	if len(ports) != portsKept {
+		t.Errorf("%d ports for %d queries", len(ports), portsKept)
+	}
+}
+
+// TestOldPortsAreClosed: a port ends with its age, whether it is asked for
+// again or not.
+func TestOldPortsAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := new(pipes)
+		d.set(addrA, true)
+		p, _, stop := bubblePool(t, d, nil, addrA)
+		mustAnswer(t, p, "example.org.")
+		synctest.Wait()
+		if n := (*p.servers.Load())[0].ports.len(); n != 1 {
+			t.Errorf("%d idle ports, want 1", n)
+		}
+		time.Sleep(portAge + 10*time.Millisecond)
+		synctest.Wait()
+		if n := (*p.servers.Load())[0].ports.len(); n != 0 {
+			t.Errorf("%d idle ports after %v, want none", n, portAge)
+		}
+		stop()
+	})
+}
+
+func (st *portStock) len() int {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return len(st.ports)
 }
 
 func TestOnlyTheQuestionLeaves(t *testing.T) {
@@ -261,7 +318,7 @@ func TestSilenceIsNoReachableAuthority(t *testing.T) {
 	if !errors.As(err, &e) || e.EDE != edeNoReachableAuthority || !strings.Contains(err.Error(), f.addr.String()) {
 		t.Errorf("error %v, want EDE %d and the address", err, edeNoReachableAuthority)
 	}
-	if n := len(f.queries()); n != maxTries {
-		t.Errorf("%d tries, want %d", n, maxTries)
+	if n := len(f.queries()); n != triesOfOne {
+		t.Errorf("%d tries, want %d", n, triesOfOne)
 	}
 }
