@@ -30,18 +30,24 @@ type Block struct {
 	Bind       []string // IP addresses or interface names; empty: every address
 	BindExcept []string // IP addresses left out when an interface is expanded
 
-	Cache      *Cache
-	Errors     *Errors
-	Forwards   []*Forward // in file order
-	Health     *Health
-	Hosts      *Hosts
-	Log        []*Log // in file order
-	Loop       bool
-	Normalize  *Normalize
-	Prometheus *Prometheus
-	Ready      *Ready
-	Reload     *Reload
-	Sample     bool // answer from the embedded sample of a cluster zone
+	ACL         []*ACL // in file order
+	BufSize     *BufSize
+	Cache       *Cache
+	DNS64       *DNS64
+	Errors      *Errors
+	Forwards    []*Forward // in file order
+	Health      *Health
+	Hosts       *Hosts
+	LoadBalance *LoadBalance
+	Log         []*Log // in file order
+	Loop        bool
+	Normalize   *Normalize
+	NSID        *NSID
+	Prometheus  *Prometheus
+	Ready       *Ready
+	Reload      *Reload
+	Sample      bool // answer from the embedded sample of a cluster zone
+	Whoami      bool
 }
 
 // Zone is one key of a server block.

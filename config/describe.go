@@ -46,6 +46,7 @@ func (b *Block) describe(out *bufio.Writer) {
 
 // describeAnswers covers what decides on an answer.
 func (b *Block) describeAnswers(line func(directive string, values ...string)) {
+	b.describeActions(line)
 	if b.Cache != nil {
 		line("cache", b.Cache.describe()...)
 	}
@@ -58,12 +59,41 @@ func (b *Block) describeAnswers(line func(directive string, values ...string)) {
 	if b.Sample {
 		line("sample", "embedded zone")
 	}
+	if b.Whoami {
+		line("whoami", "on")
+	}
 	if b.Loop {
 		line("loop", "detection on")
 	}
 	if b.Normalize != nil {
 		line("normalize", b.Normalize.describe()...)
 	}
+}
+
+// describeActions covers what changes queries and replies.
+func (b *Block) describeActions(line func(directive string, values ...string)) {
+	if b.NSID != nil {
+		line("nsid", orText(b.NSID.Text, "the name of the host"))
+	}
+	if b.BufSize != nil {
+		line("bufsize", strconv.Itoa(b.BufSize.Size))
+	}
+	if b.DNS64 != nil {
+		line("dns64", b.DNS64.describe()...)
+	}
+	if b.LoadBalance != nil {
+		line("loadbalance", b.LoadBalance.describe()...)
+	}
+	for _, a := range b.ACL {
+		line("acl", a.describe()...)
+	}
+}
+
+func orText(text, fallback string) string {
+	if text == "" {
+		return fallback
+	}
+	return strconv.Quote(text)
 }
 
 // describeOperation covers what people and machines see of the daemon.

@@ -96,7 +96,7 @@ func refused() map[string]string {
 	all := map[string]string{
 		"any":         remove + "and forward ANY to servers that answer it by RFC 8482",
 		"cancel":      remove + "as a query ends after 4.5s by itself",
-		"chaos":       remove + "the version is in the metric nodens_build_info",
+		"chaos":       remove + "the version is in the metric coredns_build_info",
 		"dnstap":      remove + "and use log, or the metrics",
 		"erratic":     remove + "faults are for tests of clients: run it in CoreDNS and forward to it",
 		"geoip":       remove + "as all clients are on this node",
@@ -125,7 +125,7 @@ func refused() map[string]string {
 		all[name] = elsewhere
 	}
 	for _, name := range []string{
-		"acl", "bufsize", "debug", "dns64", "loadbalance", "metadata", "nsid", "pprof", "rewrite", "template", "timeouts", "whoami",
+		"debug", "metadata", "pprof", "rewrite", "template", "timeouts",
 	} {
 		all[name] = later
 	}

@@ -9,6 +9,16 @@ func processDirectives() []Directive {
 			Differs: "Changes are noticed at once where the file system tells; INTERVAL 0 leaves reloading to signals.",
 		},
 		{
+			Name: "nsid", Forms: []string{"nsid [TEXT…]"}, parse: parseNSID,
+			Summary: "Tell clients that ask for it (RFC 5001) who answers: TEXT, or the name of the host.",
+			Differs: "TEXT has at most 128 octets.",
+		},
+		{
+			Name: "bufsize", Forms: []string{"bufsize [SIZE]"}, parse: parseBufSize,
+			Summary: "Send no replies of more octets than SIZE over UDP; 1232 without it.",
+			Differs: "Replies never exceed 1232 octets (RFC 9715): a larger SIZE changes nothing. Upstreams are always asked for 1232.",
+		},
+		{
 			Name: "bind", Forms: []string{"bind ADDRESS|INTERFACE…"}, parse: parseBind, repeats: true,
 			Options: []string{"except ADDRESS…"},
 			Summary: "Serve the block on these addresses instead of on all.",
@@ -46,6 +56,24 @@ func queryDirectives() []Directive {
 			Options: []string{"class all|success|denial|error…"},
 			Summary: "Log queries and their replies.",
 			Differs: "Lines are key=value pairs.",
+		},
+		{
+			Name: "dns64", Forms: []string{"dns64 [PREFIX]"}, parse: parseDNS64,
+			Options: []string{"prefix PREFIX", "translate_all", "allow_ipv4"},
+			Summary: "Make AAAA records of A records for names without AAAA (RFC 6147), for clients that ask over IPv6.",
+			Differs: "Queries with CD are left alone (RFC 6147, section 5.5), as are names that exist neither way; mapped IPv4 addresses do not count as AAAA (section 5.1.4).",
+		},
+		{
+			Name: "loadbalance", Forms: []string{"loadbalance [round_robin]"}, parse: parseLoadBalance,
+			Options: []string{"prefer NETWORK…"},
+			Summary: "Give the addresses and the MX records of a reply in random order.",
+			Differs: "No weighted. The zone's replies leave the fast path.",
+		},
+		{
+			Name: "acl", Forms: []string{"acl [ZONE…]"}, parse: parseACL, repeats: true,
+			Options: []string{"allow|block|filter|drop [type TYPE…] [net NETWORK…]"},
+			Summary: "Decide who may ask what. The first policy that covers a query decides.",
+			Differs: "Types are taken in either case.",
 		},
 		{
 			Name: "normalize", Forms: []string{"normalize [SUFFIX…]"}, parse: parseNormalize,
@@ -97,6 +125,11 @@ func answerDirectives() []Directive {
 			},
 			Summary: "Ask other servers: addresses, tls://addresses, or those of a resolv.conf.",
 			Differs: "The resolv.conf is followed; options of the client's OPT record are not passed on.",
+		},
+		{
+			Name: "whoami", Forms: []string{"whoami"}, parse: parseWhoami,
+			Summary: "Answer everything with the client's address, port and protocol.",
+			Differs: "Answers are not cached, as each client gets its own.",
 		},
 	}
 }

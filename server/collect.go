@@ -7,13 +7,15 @@ import (
 // descs describe the exported metrics. The view label is CoreDNS's and always
 // empty: there are no views here.
 type descs struct {
-	requests, responses, duration, do  *prometheus.Desc
-	reqSize, respSize                  *prometheus.Desc
-	cacheRequests, cacheHits           *prometheus.Desc
-	cacheMisses, cacheStale, prefetch  *prometheus.Desc
-	panics, discarded, sendErrors      *prometheus.Desc
-	tcpRejected, missLimited, hitsTook *prometheus.Desc
-	normalised, siblings, siblingWait  *prometheus.Desc
+	requests, responses, duration, do   *prometheus.Desc
+	reqSize, respSize                   *prometheus.Desc
+	cacheRequests, cacheHits            *prometheus.Desc
+	cacheMisses, cacheStale, prefetch   *prometheus.Desc
+	panics, discarded, sendErrors       *prometheus.Desc
+	tcpRejected, missLimited, hitsTook  *prometheus.Desc
+	normalised, siblings, siblingWait   *prometheus.Desc
+	aclBlocked, aclFiltered, aclDropped *prometheus.Desc
+	dns64                               *prometheus.Desc
 
 	all []*prometheus.Desc
 }
@@ -47,6 +49,10 @@ func newDescs() *descs {
 		siblings:      desc("nodens_normalize_sibling_total", "Where the other address type's answer came from.", "source"),
 		siblingWait:   desc("nodens_normalize_sibling_wait_seconds", "Time that replies waited for the other address type's answer."),
 	}
+	ds.aclBlocked = desc("coredns_acl_blocked_requests_total", "Queries that an acl directive refused.", "server", "zone", "view")
+	ds.aclFiltered = desc("coredns_acl_filtered_requests_total", "Queries that an acl directive answered without records.", "server", "zone", "view")
+	ds.aclDropped = desc("coredns_acl_dropped_requests_total", "Queries that an acl directive left without a reply.", "server", "zone", "view")
+	ds.dns64 = desc("coredns_dns64_requests_translated_total", "Replies that the dns64 directive translated.", "server", "zone")
 	ds.all = all
 	return ds
 }
@@ -75,6 +81,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for k, z := range m.zones {
 		c := zoneCollector{d: m.descs, z: z, server: k[0], zone: k[1], count: count, ch: ch}
 		c.queries()
+		c.actions()
 		if k[1] != noZone {
 			c.cache()
 		}
@@ -162,6 +169,18 @@ func (c *zoneCollector) queries() {
 		}
 	}
 	c.count(c.d.do, c.sum(func(s *statShard) uint64 { return s.do.Load() }), c.server, c.zone, "")
+}
+
+// actions exports what the zone's actions did; what never happened is left out.
+func (c *zoneCollector) actions() {
+	for v, d := range map[ACLVerdict]*prometheus.Desc{ACLBlock: c.d.aclBlocked, ACLFilter: c.d.aclFiltered, ACLDrop: c.d.aclDropped} {
+		if n := c.sum(func(s *statShard) uint64 { return s.judgedBy[v].Load() }); n > 0 {
+			c.count(d, n, c.server, c.zone, "")
+		}
+	}
+	if n := c.sum(func(s *statShard) uint64 { return s.translated.Load() }); n > 0 {
+		c.count(c.d.dns64, n, c.server, c.zone)
+	}
 }
 
 // cache exports how the zone's look-ups went.

@@ -23,6 +23,9 @@ const (
 // when the query has to be resolved; q.zone and q.key are set then.
 func (s *Server) tryHit(dst []byte, l *listener, worker int, q *Query, v verdict) ([]byte, bool) {
 	if v != accept {
+		if v == refuse && l.table.Load().rewritesClass(q) {
+			return dst, false
+		}
 		return s.replyUnresolved(appendVerdict(dst, q, v, s.identity), l, worker, q), true
 	}
 	q.zone = l.table.Load().find(q.lower)
@@ -30,11 +33,24 @@ func (s *Server) tryHit(dst []byte, l *listener, worker int, q *Query, v verdict
 		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{}), l, worker, q), true
 	}
 	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd())
-	if q.zone.Cache == nil {
+	if q.zone.Cache == nil || q.zone.Actions.take(q) {
 		return dst, false
 	}
-	hit := q.zone.Cache.Get(q.key, q.start)
+	dst, o, ok := s.fromCache(dst, q)
+	if ok {
+		s.record(worker, q, dst, o)
+	}
+	return dst, ok
+}
+
+// fromCache appends the reply to q, whose zone and key are set, if the cache
+// has it.
+func (s *Server) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 	o := outcome{plugin: pluginCache}
+	if q.zone.Cache == nil {
+		return dst, o, false
+	}
+	hit := q.zone.Cache.Get(q.key, q.start)
 	switch {
 	case hit.State == cache.Fresh, hit.State == cache.Stale && !hit.Verify:
 		v, known := s.hitView(q, hit.Entry)
@@ -42,7 +58,7 @@ func (s *Server) tryHit(dst []byte, l *listener, worker int, q *Query, v verdict
 			if hit.Refresh {
 				hit.Entry.RefreshDone()
 			}
-			return dst, false
+			return dst, o, false
 		}
 		o.normalised = v.result
 		v = q.zone.Normalise.shown(hit.Entry, v)
@@ -56,15 +72,14 @@ func (s *Server) tryHit(dst []byte, l *listener, worker int, q *Query, v verdict
 	case hit.State == cache.Failed:
 		dst = appendError(dst, q, dns.RcodeServerFailure, ede{set: true, code: edeCachedError})
 	default:
-		return dst, false
+		return dst, o, false
 	}
 	if hit.Refresh {
 		s.refresh(q, hit.Entry)
 	}
 	_, o.lookup = hitKind(hit)
 	o.rcode = replyRcode(dst)
-	s.record(worker, q, dst, o)
-	return dst, true
+	return dst, o, true
 }
 
 // hitView is how the zone sees an answer from its cache. It returns false if

@@ -88,6 +88,10 @@ func (s *Server) tellPanic(what string, p any) {
 
 // finish sends the reply of a miss and gives the job back.
 func (s *Server) finish(j *job, reply []byte, o outcome) {
+	if o.dropped {
+		s.freeJob(j)
+		return
+	}
 	var err error
 	if j.conn != nil {
 		err = j.conn.reply(reply)

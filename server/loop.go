@@ -4,11 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 // LoopProbe finds out whether what a zone forwards comes back: it asks the
@@ -53,6 +56,10 @@ func (p *LoopProbe) Run(ctx context.Context, z *Zone) bool {
 	defer p.armed.Store(false)
 	m := new(dns.Msg)
 	m.SetQuestion(p.name, dns.TypeHINFO)
-	_, _, _ = z.ask(ctx, m)
+	for _, src := range z.Sources {
+		if _, err := src.Exchange(ctx, m); !errors.Is(err, upstream.ErrNotMine) {
+			break
+		}
+	}
 	return p.found.Load()
 }

@@ -56,7 +56,7 @@ func (m *Metrics) zone(server, zone string) *zoneStats {
 var (
 	protoLabels  = [...]string{"udp", "tcp"}
 	familyLabels = [...]string{"1", "2"} // IANA address family numbers
-	pluginLabels = [...]string{"", "cache", "forward", "hosts", "sample"}
+	pluginLabels = [...]string{"", "cache", "forward", "hosts", "sample", "acl", "template", "whoami"}
 	// typeCodes are the types that coredns_dns_requests_total tells apart.
 	typeCodes = [...]uint16{
 		dns.TypeA, dns.TypeAAAA, dns.TypeMX, dns.TypeSOA, dns.TypeCNAME, dns.TypePTR, dns.TypeTXT, dns.TypeNS,
@@ -93,19 +93,21 @@ type zoneStats struct {
 // statShard is written by one UDP reader, and the first one by TCP and misses
 // as well.
 type statShard struct {
-	requests  [2][2][numTypes]atomic.Uint64
-	responses [numPlugins][numRcodes]atomic.Uint64
-	lookups   [numLookups]atomic.Uint64
-	do        atomic.Uint64
-	stale     atomic.Uint64
-	prefetch  atomic.Uint64
-	judged    [2][numNormalised]atomic.Uint64 // A and AAAA
-	siblings  [numSiblingSources]atomic.Uint64
-	waited    histogram    // for a sibling, seconds
-	duration  [2]histogram // seconds; by hit (0) or miss (1): summed when exported
-	reqSize   [2]histogram // octets, by protocol
-	respSize  [2]histogram
-	_         [64]byte
+	requests   [2][2][numTypes]atomic.Uint64
+	responses  [numPlugins][numRcodes]atomic.Uint64
+	lookups    [numLookups]atomic.Uint64
+	do         atomic.Uint64
+	stale      atomic.Uint64
+	prefetch   atomic.Uint64
+	judged     [2][numNormalised]atomic.Uint64 // A and AAAA
+	siblings   [numSiblingSources]atomic.Uint64
+	judgedBy   [numACLVerdicts]atomic.Uint64
+	translated atomic.Uint64
+	waited     histogram    // for a sibling, seconds
+	duration   [2]histogram // seconds; by hit (0) or miss (1): summed when exported
+	reqSize    [2]histogram // octets, by protocol
+	respSize   [2]histogram
+	_          [64]byte
 }
 
 // histogram is a Prometheus histogram with at most 16 bounds.
@@ -163,6 +165,7 @@ type outcome struct {
 	took   time.Duration
 
 	normalised normalised
+	dropped    bool // there is no reply
 }
 
 // record counts one query and its reply.
@@ -218,3 +221,9 @@ func typeLabel(i int) string {
 	}
 	return dns.TypeToString[typeCodes[i]]
 }
+
+// refused counts a query that an ACL is against.
+func (z *zoneStats) refused(v ACLVerdict) { z.shards[0].judgedBy[v].Add(1) }
+
+// synthesised counts a reply that DNS64 has translated.
+func (z *zoneStats) synthesised() { z.shards[0].translated.Add(1) }

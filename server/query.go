@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/miekg/dns"
@@ -41,11 +42,18 @@ type Query struct {
 	opt     bool   // the client sent an OPT record (RFC 6891)
 	do      bool   // DNSSEC OK
 	udpSize uint16 // from OPT, as sent
+	options []byte // of the OPT record; points into the message as name does
 
 	size   int // octets of the whole query
 	tcp    bool
 	client netip.AddrPort
 	start  time.Time
+
+	// Set by the zone's actions, for what they ask themselves.
+	inner   bool        // the reply is not for a client, and may be of any size
+	nsid    string      // for the reply's OPT record, RFC 5001
+	extra   []dns.EDNS0 // options for upstream
+	private bool        // extra tells who asks: the answer is not kept
 
 	zone *boundZone // set by tryHit
 	key  []byte     // of the cache, set by tryHit; points into keyBuf
@@ -76,7 +84,7 @@ const (
 // any verdict but accept and discard, id, flags and as much of the question
 // and the OPT record as could be read are set.
 func (q *Query) parse(msg []byte) verdict {
-	q.name, q.lower, q.opt, q.do, q.udpSize, q.zone = nil, nil, false, false, 0, nil
+	q.name, q.lower, q.opt, q.do, q.udpSize, q.options, q.zone = nil, nil, false, false, 0, nil, nil
 	q.size = len(msg)
 	if len(msg) < headerLen {
 		return discard
@@ -166,6 +174,7 @@ func (q *Query) parseRecords(msg []byte, off int) verdict {
 			q.udpSize = binary.BigEndian.Uint16(msg[off+2:])
 			version = msg[off+5]
 			q.do = msg[off+6]&0x80 != 0
+			q.options = msg[off+10 : end]
 		}
 		off = end
 	}
@@ -238,6 +247,7 @@ func (q *Query) copyTo(dst *Query) {
 	dst.name = append(dst.nameBuf[:0], q.name...)
 	dst.lower = append(dst.lowerBuf[:0], q.lower...)
 	dst.key = append(dst.keyBuf[:0], q.key...)
+	dst.options = slices.Clone(q.options)
 }
 
 func (q *Query) cd() bool { return q.flags&flagCD != 0 }
@@ -245,7 +255,7 @@ func (q *Query) cd() bool { return q.flags&flagCD != 0 }
 // limit is the largest reply in octets that the client takes.
 func (q *Query) limit() int {
 	switch {
-	case q.tcp:
+	case q.tcp, q.inner:
 		return dns.MaxMsgSize - 1
 	case !q.opt:
 		return minUDPSize
@@ -264,8 +274,9 @@ func (q *Query) message() *dns.Msg {
 	m.Question = []dns.Question{{Name: name, Qtype: q.qtype, Qclass: q.qclass}}
 	m.RecursionDesired = true
 	m.CheckingDisabled = q.cd()
-	if q.do {
-		m.SetEdns0(maxUDPSize, true)
+	if q.do || len(q.extra) > 0 {
+		m.SetEdns0(maxUDPSize, q.do)
+		m.IsEdns0().Option = q.extra
 	}
 	return m
 }

@@ -26,6 +26,15 @@ func (e ede) len() int {
 	return 4 + 2 + len(e.text)
 }
 
+// optLen is the length of the OPT record that goes with the reply to q.
+func (q *Query) optLen(note ede) int {
+	n := optLen + note.len()
+	if q.nsid != "" {
+		n += 4 + len(q.nsid)
+	}
+	return n
+}
+
 // appendEntry appends the reply to q that entry holds: its packed bytes with
 // ID, flags, spelling of the name, TTLs and OPT made the client's, as v sees
 // it. age is for Entry.AgeTTLs. cached tells that entry comes from the cache,
@@ -51,7 +60,7 @@ func appendEntry(dst []byte, q *Query, entry *cache.Entry, age uint32, cached bo
 
 	reserve := 0
 	if q.opt {
-		reserve = optLen + v.note.len()
+		reserve = q.optLen(v.note)
 	}
 	if limit := q.limit() - reserve; len(msg) > limit {
 		msg = entry.Truncate(msg, limit)
@@ -108,7 +117,12 @@ func appendOPT(dst []byte, start int, q *Query, rcode int, note ede) []byte {
 		do = 0x80
 	}
 	dst = append(dst, byte(rcode>>4), 0, do, 0)
-	dst = binary.BigEndian.AppendUint16(dst, uint16(note.len()))
+	dst = binary.BigEndian.AppendUint16(dst, uint16(q.optLen(note)-optLen))
+	if q.nsid != "" {
+		dst = binary.BigEndian.AppendUint16(dst, dns.EDNS0NSID)
+		dst = binary.BigEndian.AppendUint16(dst, uint16(len(q.nsid)))
+		dst = append(dst, q.nsid...)
+	}
 	if note.set {
 		dst = binary.BigEndian.AppendUint16(dst, dns.EDNS0EDE)
 		dst = binary.BigEndian.AppendUint16(dst, uint16(2+len(note.text)))

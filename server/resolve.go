@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"strings"
 	"time"
@@ -27,19 +26,30 @@ type answer struct {
 	entry  *cache.Entry
 	plugin int    // of the source that gave it, index into pluginLabels
 	age    uint32 // for Entry.AgeTTLs
+	note   ede    // for the reply
 }
 
 // cached tells that the answer came from the cache after all.
 func (a answer) cached() bool { return a.plugin == pluginCache }
 
-// resolve answers a miss: join the flight of the question or start it, which
-// asks the zone's sources and stores what they say; see the answer as the zone
-// does; make the reply.
+// resolve answers what tryHit has left: a question that the zone's actions
+// take, or a miss.
 func (s *Server) resolve(j *job) ([]byte, outcome) {
 	q, z := &j.q, j.q.zone
 	if z.Loop.saw(q) {
 		return s.unanswered(j, errLoop)
 	}
+	if z.Actions.take(q) {
+		return s.act(j)
+	}
+	return s.resolveMiss(j)
+}
+
+// resolveMiss answers a miss: join the flight of the question or start it,
+// which asks the zone's sources and stores what they say; see the answer as the
+// zone does; make the reply.
+func (s *Server) resolveMiss(j *job) ([]byte, outcome) {
+	q, z := &j.q, j.q.zone
 	ctx := j.context(s.ctx)
 	a, err := s.await(ctx, q)
 	if err == nil && q.tcp && a.entry.Msg()[2]&(flagTC>>8) != 0 {
@@ -49,6 +59,9 @@ func (s *Server) resolve(j *job) ([]byte, outcome) {
 		return s.unanswered(j, err)
 	}
 	v := s.normalise(ctx, j, a.entry)
+	if !v.note.set {
+		v.note = a.note
+	}
 	reply := appendEntry(j.out[:0], q, a.entry, a.age, a.cached(), v)
 	o := outcome{rcode: replyRcode(reply), plugin: a.plugin, waited: true, lookup: z.missed(), normalised: v.result}
 	if a.cached() {
@@ -124,77 +137,75 @@ func (s *Server) observe(j *job, e *cache.Entry) {
 // fly waits for the answer to q's question with everybody else who asks it.
 // shared says that the question was on its way already.
 func (s *Server) fly(ctx context.Context, q *Query) (a answer, shared bool, err error) {
-	z, m, key := q.zone.Zone, q.message(), q.flightKey()
-	return s.flight.Do(ctx, key, func(ctx context.Context) (answer, error) {
-		switch hit := z.peek(key[serialLen:], s.clock()); hit.State {
+	in := q.inquiry()
+	return s.flight.Do(ctx, in.flightKey(), func(ctx context.Context) (answer, error) {
+		switch hit := in.zone.peek(in.key, s.clock()); hit.State {
 		case cache.Fresh: // another flight brought it after the caller had missed it
-			return answer{hit.Entry, pluginCache, hit.Age}, nil
+			return answer{entry: hit.Entry, plugin: pluginCache, age: hit.Age}, nil
 		case cache.Failed:
 			return answer{}, errFailing
 		}
-		return s.fetch(ctx, z, key[serialLen:], m)
+		return s.fetch(ctx, in)
 	})
 }
 
-// serialLen is the length of the zone's serial in front of a flight's key.
-const serialLen = 4
-
-// flightKey makes the key of q's question in q's zone.
-func (q *Query) flightKey() []byte {
-	key := make([]byte, 0, serialLen+len(q.key))
-	return append(binary.BigEndian.AppendUint32(key, q.zone.serial), q.key...)
-}
-
-// fetch asks the zone's sources and stores the answer, or the failure.
-func (s *Server) fetch(ctx context.Context, z *Zone, key []byte, m *dns.Msg) (answer, error) {
-	reply, plugin, err := s.askSafely(ctx, z, m)
+// fetch asks the zone's sources and stores the answer, or the failure, unless
+// it is only for who asks.
+func (s *Server) fetch(ctx context.Context, in *inquiry) (answer, error) {
+	z := in.zone
+	reply, err := s.askSafely(ctx, in)
 	if err != nil {
-		z.Errors.write(z.Name, m, err)
-		if z.Cache != nil {
-			_, perr := z.Cache.PutFailure(key, new(dns.Msg).SetRcode(m, dns.RcodeServerFailure))
+		z.Errors.write(z.Name, in.m, err)
+		if z.Cache != nil && !isPrivate(in.key) {
+			_, perr := z.Cache.PutFailure(in.key, new(dns.Msg).SetRcode(in.m, dns.RcodeServerFailure))
 			err = errors.Join(err, perr)
 		}
 		return answer{}, err
 	}
-	var entry *cache.Entry
-	if z.Cache != nil {
-		entry, err = z.Cache.Put(key, reply)
+	a := answer{plugin: reply.plugin, note: reply.note}
+	if z.Cache != nil && !isPrivate(in.key) && !reply.private {
+		a.entry, err = z.Cache.Put(in.key, reply.Msg)
 	} else {
-		entry, err = cache.NewEntry(reply)
+		a.entry, err = cache.NewEntry(reply.Msg)
 	}
-	return answer{entry: entry, plugin: plugin}, err
+	return a, err
 }
 
 // askSafely turns a panic of a source into an error.
-func (s *Server) askSafely(ctx context.Context, z *Zone, m *dns.Msg) (reply *dns.Msg, plugin int, err error) {
+func (s *Server) askSafely(ctx context.Context, in *inquiry) (r sourced, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.tellPanic("asking for "+m.Question[0].Name, p)
+			s.tellPanic("asking for "+in.m.Question[0].Name, p)
 			err = errPanic
 		}
 	}()
-	return z.ask(ctx, m)
+	return s.ask(ctx, in)
 }
 
-// ask asks the sources in order until one takes the question.
-func (z *Zone) ask(ctx context.Context, m *dns.Msg) (reply *dns.Msg, plugin int, err error) {
-	for _, src := range z.Sources {
-		reply, err := src.Exchange(ctx, m)
+// ask asks the zone's sources in order until one takes the question.
+func (s *Server) ask(ctx context.Context, in *inquiry) (r sourced, err error) {
+	for _, src := range in.zone.Sources {
+		if c, ok := src.Source.(clientSource); ok {
+			r, err = c.exchangeFor(ctx, s, in)
+		} else {
+			r.Msg, err = src.Exchange(ctx, in.m)
+		}
 		if errors.Is(err, upstream.ErrNotMine) {
 			continue
 		}
-		return reply, pluginIndex(src.Name), err
+		r.plugin = pluginIndex(src.Name)
+		return r, err
 	}
-	return nil, 0, errNoSource
+	return sourced{}, errNoSource
 }
 
 // refresh renews q's answer, of which stale is the stored form, in the
 // background. A failure leaves what is stored.
 func (s *Server) refresh(q *Query, stale *cache.Entry) {
-	z, m, key := q.zone.Zone, q.message(), q.flightKey()
-	started := s.flight.Go(key, func(ctx context.Context) (answer, error) {
+	in := q.inquiry()
+	started := s.flight.Go(in.flightKey(), func(ctx context.Context) (answer, error) {
 		defer stale.RefreshDone()
-		return s.fetch(ctx, z, key[serialLen:], m)
+		return s.fetch(ctx, in)
 	})
 	if started {
 		q.zone.stats.shards[0].prefetch.Add(1)

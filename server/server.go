@@ -128,7 +128,7 @@ func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 				z.serial = s.serial.Add(1)
 			}
 		}
-		t, err := newZoneTable(b.Zones, "dns://"+b.Addr.String(), s.metrics)
+		t, err := newZoneTable(b.Zones, b.Addr, s.metrics)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/miekg/dns"
@@ -35,6 +36,7 @@ type Zone struct {
 	Loop    *LoopProbe    // nil: no loop detection
 
 	Normalise *Normalise // nil: empty answers are passed on as they are
+	Actions   *Actions   // nil: there are none
 
 	serial uint32 // keeps equal questions of different zones apart in flight
 }
@@ -57,6 +59,7 @@ func (z *Zone) peek(key []byte, now time.Time) cache.Hit {
 
 // zoneTable finds the zone of a name by the longest match.
 type zoneTable struct {
+	local netip.AddrPort        // of the listener
 	zones map[string]*boundZone // by lower-case wire-format name
 }
 
@@ -64,6 +67,15 @@ type zoneTable struct {
 type boundZone struct {
 	*Zone
 	stats *zoneStats
+	table *zoneTable // that it is in
+}
+
+// actions never returns nil.
+func (z *Zone) actions() *Actions {
+	if z.Actions == nil {
+		return &Actions{}
+	}
+	return z.Actions
 }
 
 // find returns the zone with the most labels that name, in lower-case wire
@@ -80,10 +92,24 @@ func (t *zoneTable) find(name []byte) *boundZone {
 	}
 }
 
-// newZoneTable builds the table of one listener. server is its label in the
-// metrics.
-func newZoneTable(zones []*Zone, server string, m *Metrics) (*zoneTable, error) {
-	t := &zoneTable{zones: make(map[string]*boundZone, len(zones))}
+// rewritesClass reports whether q is in a class that is not served, but which
+// its zone rewrites. It sets q.zone then.
+func (t *zoneTable) rewritesClass(q *Query) bool {
+	if q.qclass == dns.ClassINET {
+		return false
+	}
+	z := t.find(q.lower)
+	if z == nil || !z.actions().Rewrite.rewritesClass(q.qclass) {
+		return false
+	}
+	q.zone = z
+	return true
+}
+
+// newZoneTable builds the table of the listener on local.
+func newZoneTable(zones []*Zone, local netip.AddrPort, m *Metrics) (*zoneTable, error) {
+	t := &zoneTable{local: local, zones: make(map[string]*boundZone, len(zones))}
+	server := "dns://" + local.String() // the label in the metrics
 	for _, z := range zones {
 		name, err := wireName(z.Name)
 		if err != nil {
@@ -93,7 +119,7 @@ func newZoneTable(zones []*Zone, server string, m *Metrics) (*zoneTable, error) 
 		if _, dup := t.zones[key]; dup {
 			return nil, fmt.Errorf("zone %q is served twice on %s", z.Name, server)
 		}
-		t.zones[key] = &boundZone{Zone: z, stats: m.zone(server, z.Name)}
+		t.zones[key] = &boundZone{Zone: z, stats: m.zone(server, z.Name), table: t}
 	}
 	return t, nil
 }

@@ -91,10 +91,14 @@ func (d *daemon) buildBlock(a *app, b *config.Block, byAddr map[netip.AddrPort][
 	if err != nil {
 		return where(b.Line, "normalize", err)
 	}
+	actions, err := buildActions(b)
+	if err != nil {
+		return where(b.Line, "", err)
+	}
 	c := d.openCache(a, b, addrs, key)
 	queries, failures := d.queryLog(b), d.errorLog(b)
 	for _, z := range b.Zones {
-		zone := &server.Zone{Name: z.Name, Cache: c, Sources: sources, Log: queries, Errors: failures, Normalise: normalise}
+		zone := &server.Zone{Name: z.Name, Cache: c, Sources: sources, Log: queries, Errors: failures, Normalise: normalise, Actions: actions}
 		if b.Loop {
 			zone.Loop = server.NewLoopProbe(z.Name)
 		}
@@ -140,6 +144,9 @@ func (d *daemon) sources(a *app, b *config.Block, where func(int, string, error)
 		sources = append(sources, server.NamedSource{Name: "forward", Source: p})
 		key.WriteString(k)
 	}
+	if b.Whoami {
+		sources = append(sources, server.NamedSource{Name: "whoami", Source: server.Whoami{}})
+	}
 	return sources, key.String(), nil
 }
 
@@ -157,12 +164,7 @@ func withoutLine(h config.Hosts) config.Hosts {
 }
 
 func (d *daemon) newHosts(b *config.Block) (*hostsFile, error) {
-	zones := b.Hosts.Zones
-	if len(zones) == 0 {
-		for _, z := range b.Zones {
-			zones = append(zones, z.Name)
-		}
-	}
+	zones := zonesOr(b.Hosts.Zones, b)
 	read := contentOf([]string{b.Hosts.Path})
 	h, err := upstream.NewHosts(upstream.HostsConfig{
 		Path: b.Hosts.Path, Zones: zones, Inline: inlineHosts(b.Hosts.Inline), TTL: b.Hosts.TTL,

@@ -1,0 +1,81 @@
+package server
+
+import (
+	"slices"
+
+	"github.com/miekg/dns"
+)
+
+// RewriteType asks for another type.
+type RewriteType struct{ From, To uint16 }
+
+func (w RewriteType) apply(r *rewriting) bool {
+	if r.qtype != w.From {
+		return false
+	}
+	r.qtype = w.To
+	return true
+}
+
+// RewriteClass asks in another class.
+type RewriteClass struct{ From, To uint16 }
+
+func (w RewriteClass) apply(r *rewriting) bool {
+	if r.qclass != w.From {
+		return false
+	}
+	r.qclass = w.To
+	return true
+}
+
+// RewriteTTL bounds the TTLs of a reply, in seconds.
+type RewriteTTL struct {
+	Match    NameMatch
+	Min, Max uint32
+}
+
+func (w RewriteTTL) apply(r *rewriting) bool {
+	if !w.Match.holds(r.name) {
+		return false
+	}
+	r.undo = append(r.undo, w)
+	return true
+}
+
+func (w RewriteTTL) record(rr dns.RR) {
+	if h := rr.Header(); h.Rrtype != dns.TypeOPT { // where the field is no TTL
+		h.Ttl = max(w.Min, min(w.Max, h.Ttl))
+	}
+}
+
+func (RewriteTTL) message(*dns.Msg) {}
+
+// RewriteRcode changes the rcode of a reply.
+type RewriteRcode struct {
+	Match    NameMatch
+	From, To int
+}
+
+func (w RewriteRcode) apply(r *rewriting) bool {
+	if !w.Match.holds(r.name) {
+		return false
+	}
+	r.undo = append(r.undo, w)
+	return true
+}
+
+func (RewriteRcode) record(dns.RR) {}
+
+func (w RewriteRcode) message(m *dns.Msg) {
+	if m.Rcode == w.From {
+		m.Rcode, m.Authoritative = w.To, false
+	}
+}
+
+// rewritesClass reports whether some step is for questions of that class.
+func (w *Rewrite) rewritesClass(class uint16) bool {
+	return w != nil && slices.ContainsFunc(w.Steps, func(s RewriteStep) bool {
+		c, ok := s.Rule.(RewriteClass)
+		return ok && c.From == class
+	})
+}
