@@ -243,7 +243,10 @@ func (d *daemon) becomeReady(context.Context) error {
 	}
 	slices.Sort(where)
 	_, err := fmt.Fprintf(d.stdout, "nodens %s listens on %s (udp, tcp); try: %s\n", buildVersion(), strings.Join(where, ", "), d.tryDig())
-	return err
+	if err != nil { // a full disk is no reason not to serve
+		d.log.Warn("cannot say where we listen", "error", err)
+	}
+	return nil
 }
 
 // becomeUnready tells the world that we are going.

@@ -139,3 +139,6 @@ func (p *Process) Wait(t testing.TB) int {
 	}
 	return p.cmd.ProcessState.ExitCode()
 }
+
+// Pid is the process ID.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }

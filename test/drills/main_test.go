@@ -1,0 +1,88 @@
+// Package drills holds nodens to what a client may expect while something
+// around it fails: an upstream, the network, the disk, the process's own
+// limits. What scenarios can play is in test/conformance.
+package drills
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// binDir holds the built program. TestMain sets it once.
+var binDir string
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "nodens-drills-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binDir = dir
+	return m.Run()
+}
+
+// buildDaemon builds without the race detector: what is drilled here are
+// limits, and the detector has some of its own.
+var buildDaemon = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(binDir, "nodens")
+	return path, lab.GoBuild(path, "../../cmd/nodens")
+})
+
+func daemon(t *testing.T) string {
+	t.Helper()
+	path, err := buildDaemon()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Where things are in the one namespace of a drill.
+const (
+	server   = "127.0.0.1:53"
+	metrics  = "127.0.0.1:9253"
+	upstream = "10.53.0.1"
+	second   = "10.53.0.2"
+)
+
+// newNode makes the namespace, with the upstreams' addresses on loopback.
+func newNode(t *testing.T) *lab.Netns {
+	t.Helper()
+	n := lab.NewNetns(t, "node")
+	n.AddAddrs(t, "lo", upstream+"/32", second+"/32")
+	return n
+}
+
+// corefile is a zone that forwards everything.
+func corefile(to, more string) string {
+	return ". {\n errors\n bind 127.0.0.1\n cache 300\n prometheus " + metrics + "\n forward . " + to + " {\n" + more + "\n }\n}\n"
+}
+
+func start(t *testing.T, n *lab.Netns, corefile string, args ...string) *lab.Daemon {
+	t.Helper()
+	return lab.StartDaemon(t, lab.DaemonOptions{Binary: daemon(t), Netns: n, Corefile: corefile, Args: args})
+}
+
+// address is the answer that every upstream of the drills gives to a name.
+const address = "192.0.2.1"
+
+func answer(q *dns.Msg) *dns.Msg { return lab.Reply(q, q.Question[0].Name+" 300 IN A "+address) }
+
+// resolves fails the test unless name is answered, once, over UDP.
+func resolves(t *testing.T, n *lab.Netns, name string) {
+	t.Helper()
+	r := n.Ask(t, "udp", server, lab.Query(name, dns.TypeA))
+	if got := lab.Data(r, dns.TypeA); len(got) != 1 || got[0] != address {
+		t.Errorf("%s: %s %v", name, dns.RcodeToString[r.Rcode], got)
+	}
+}
