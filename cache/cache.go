@@ -33,7 +33,7 @@ type Hit struct {
 	Age uint32
 	// Refresh asks the caller, and nobody else, to fetch the answer anew while
 	// this one is served. When that ends without a Put, call
-	// Entry.RefreshDone; calling it in any case is harmless.
+	// Cache.RefreshDone; calling it in any case is harmless.
 	Refresh bool
 	// Verify is set on a Stale hit that must not be served before upstream was
 	// asked and failed.
@@ -41,32 +41,55 @@ type Hit struct {
 }
 
 // Get looks a key up. now is the time of the query, read from the clock of the
-// Store. It does not allocate.
-func (c *Cache) Get(key []byte, now time.Time) Hit {
+// Store.
+func (c *Cache) Get(key []byte, now time.Time) Hit { return c.Look(key, now, nil) }
+
+// Look is Get into the memory of e, which is overwritten. It does not allocate
+// once e has held an answer of that size. A nil e stands for a new one.
+func (c *Cache) Look(key []byte, now time.Time, e *Entry) Hit {
 	t := now.Sub(c.store.start)
 	hash := c.store.hash(key)
 	set := c.set(hash)
 	set.shard.mu.Lock()
 	defer set.shard.mu.Unlock()
 
-	e := c.find(set, hash, key)
-	if e != nil && t < e.expiry() {
-		h := c.fresh(e, t)
-		h.Refresh = c.policy.prefetch.due(e, t) && c.liveFailure(set, hash, key, t) == nil && e.claimRefresh()
+	id, h := c.look(set, hash, key, t)
+	if h.State == Miss {
 		return h
 	}
-	failure := c.liveFailure(set, hash, key, t)
-	if e != nil && t < e.expiry()+c.policy.staleFor {
-		return c.stale(e, t, failure != nil)
+	if h.Entry = e; e == nil {
+		h.Entry = new(Entry)
 	}
-	if failure != nil {
-		failure.used = t
-		return Hit{Entry: failure, State: Failed, Age: failure.age(t)}
+	set.shard.read(id, h.Entry)
+	return h
+}
+
+// look returns the block of what Look finds, and the rest of the Hit.
+func (c *Cache) look(set *binSet, hash uint64, key []byte, t time.Duration) (uint32, Hit) {
+	slab := &set.shard.slab
+	id := set.find(Success, hash, key)
+	if id != 0 && c.policy.keeps(slab.slot(id).kind(), key) {
+		sl := slab.slot(id)
+		if t < sl.expiry() {
+			h := c.fresh(sl, t)
+			h.Refresh = c.policy.prefetch.Amount > 0 && c.policy.prefetch.due(sl, t) && c.liveFailure(set, hash, key, t) == 0 && sl.claimRefresh()
+			return id, h
+		}
+		failure := c.liveFailure(set, hash, key, t)
+		if t < sl.expiry()+c.policy.staleFor {
+			return id, c.stale(sl, t, failure != 0)
+		}
+		if failure == 0 {
+			set.shard.drop(id)
+			return 0, Hit{}
+		}
 	}
-	if e != nil {
-		set.remove(e.kind, hash)
+	if failure := c.liveFailure(set, hash, key, t); failure != 0 {
+		sl := slab.slot(failure)
+		sl.count()
+		return failure, Hit{State: Failed, Age: sl.age(t)}
 	}
-	return Hit{}
+	return 0, Hit{}
 }
 
 // Put decides whether and where m is kept as the answer to key, and returns the
@@ -115,67 +138,58 @@ func (c *Cache) replace(key []byte, e *Entry) {
 	set := c.set(hash)
 	set.shard.mu.Lock()
 	defer set.shard.mu.Unlock()
-
-	e.born = c.store.elapsed()
-	e.used = e.born
-	if old := set.data(hash, key); old != nil {
-		e.hits = old.hits
-		set.remove(old.kind, hash)
-	}
-	set.remove(Failure, hash)
-	if e.ttl == 0 || !c.policy.keeps(e.kind, key) {
+	if !c.put(set, hash, key, e, c.store.elapsed()) {
 		e.ttl = 0
-		return
 	}
-	set.remove(e.kind, hash)
-	set.add(hash, e, c.policy.classes[e.kind].cap)
+}
+
+// put reports whether it keeps e.
+func (c *Cache) put(set *binSet, hash uint64, key []byte, e *Entry, born time.Duration) bool {
+	sh := set.shard
+	if failure := set.find(Failure, hash, key); failure != 0 {
+		sh.drop(failure)
+	}
+	var l legacy
+	keeps := e.ttl > 0 && c.policy.keeps(e.kind, key)
+	if id := set.find(Success, hash, key); id != 0 {
+		sl := sh.slab.slot(id)
+		if keeps && sl.kind() == e.kind && sh.overwrite(id, e, born) {
+			return true
+		}
+		l = sl.legacy()
+		sh.drop(id)
+	}
+	return keeps && set.add(hash, e, born, c.policy.classes[e.kind].cap, l)
 }
 
 func (c *Cache) set(hash uint64) *binSet { return c.space.sets[c.store.shardOf(hash)] }
 
-// find returns the data or denial of key that the policy lets be used, or nil.
-func (c *Cache) find(set *binSet, hash uint64, key []byte) *Entry {
-	e := set.data(hash, key)
-	if e == nil || !c.policy.keeps(e.kind, key) {
-		return nil
-	}
-	return e
-}
-
-// data returns the data or denial of key; there is at most one of them.
-func (s *binSet) data(hash uint64, key []byte) *Entry {
-	if e := s.find(Success, hash, key); e != nil {
-		return e
-	}
-	return s.find(Denial, hash, key)
-}
-
-func (c *Cache) fresh(e *Entry, t time.Duration) Hit {
-	e.touch(t, c.policy.prefetch.Duration)
-	h := Hit{Entry: e, State: Fresh}
+func (c *Cache) fresh(sl *slot, t time.Duration) Hit {
+	c.count(sl, t)
+	h := Hit{State: Fresh}
 	if !c.policy.keepTTL {
-		h.Age = e.age(t)
+		h.Age = sl.age(t)
 	}
 	return h
 }
 
 // stale decides who asks upstream: nobody while a failure of the key is fresh.
-func (c *Cache) stale(e *Entry, t time.Duration, failed bool) Hit {
-	e.touch(t, c.policy.prefetch.Duration)
-	h := Hit{Entry: e, State: Stale, Age: StaleAge}
+func (c *Cache) stale(sl *slot, t time.Duration, failed bool) Hit {
+	c.count(sl, t)
+	h := Hit{State: Stale, Age: StaleAge}
 	if !failed {
 		h.Verify = c.policy.staleVerify
-		h.Refresh = !h.Verify && e.claimRefresh()
+		h.Refresh = !h.Verify && sl.claimRefresh()
 	}
 	return h
 }
 
-func (s *Store) elapsed() time.Duration { return s.now().Sub(s.start) }
-
-func (e *Entry) expiry() time.Duration { return e.born + e.TTL() }
-
-// age is how many whole seconds have passed since e was put. A query may have
-// been stamped before.
-func (e *Entry) age(t time.Duration) uint32 {
-	return uint32(min(max(t-e.born, 0)/time.Second, time.Duration(StaleAge-1)))
+// count notes a look-up at t, for eviction and for prefetching.
+func (c *Cache) count(sl *slot, t time.Duration) {
+	sl.count()
+	if c.policy.prefetch.Amount > 0 {
+		sl.touch(t, c.policy.prefetch.Duration)
+	}
 }
+
+func (s *Store) elapsed() time.Duration { return s.now().Sub(s.start) }

@@ -6,27 +6,21 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
 )
 
-// Entry is a packed answer. What its methods return never changes; they are
+// Entry is a packed answer, a copy of what the cache keeps. What its methods
+// return changes only when it is given to Cache.Look again; until then they are
 // safe for concurrent use.
 type Entry struct {
-	buf  []byte        // the message, then the offset of each TTL, see wire.go
-	born time.Duration // since the start of the Store
-
-	used time.Duration // last look-up; guarded by the shard's mutex
-	hits uint32        // look-ups without a long gap; guarded by the shard's mutex
-
-	ttl        uint32 // seconds it is fresh
-	refreshing atomic.Bool
-	msgLen     uint16
-	rcode      uint16
-	kind       Kind
-	flags      byte // of the key
+	buf    []byte // the message, then the offset of each TTL, see wire.go
+	ttl    uint32 // seconds it is fresh
+	msgLen uint16
+	rcode  uint16
+	kind   Kind
+	flags  byte // of the key
 }
 
 // Kind says which of its three stores an entry belongs to.

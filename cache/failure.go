@@ -37,28 +37,31 @@ func (c *Cache) PutFailure(key []byte, m *dns.Msg) (*Entry, error) {
 	defer set.shard.mu.Unlock()
 
 	t := c.store.elapsed()
-	e.born, e.used, e.ttl = t, t, minFailure
-	if old := set.find(Failure, hash, key); old != nil {
+	e.ttl = minFailure
+	if id := set.find(Failure, hash, key); id != 0 {
+		old := set.shard.slab.slot(id)
 		if t < old.expiry() {
 			return e, nil // one outage seen twice
 		}
 		if t < old.expiry()+maxFailure*time.Second {
 			e.ttl = min(2*old.ttl, c.policy.servFail)
 		}
+		set.shard.drop(id)
 	}
-	set.remove(Failure, hash)
-	set.add(hash, e, c.policy.classes[Failure].cap)
+	if !set.add(hash, e, t, c.policy.classes[Failure].cap, legacy{}) {
+		e.ttl = 0
+	}
 	return e, nil
 }
 
-// liveFailure returns the failure of key that is not to be retried at t, or
-// nil. An ended one stays, it carries the back-off.
-func (c *Cache) liveFailure(set *binSet, hash uint64, key []byte, t time.Duration) *Entry {
+// liveFailure returns the block of the failure of key that is not to be retried
+// at t, or 0. An ended one stays, it carries the back-off.
+func (c *Cache) liveFailure(set *binSet, hash uint64, key []byte, t time.Duration) uint32 {
 	if c.policy.servFail == 0 {
-		return nil
+		return 0
 	}
-	if e := set.find(Failure, hash, key); e != nil && t < e.expiry() {
-		return e
+	if id := set.find(Failure, hash, key); id != 0 && t < set.shard.slab.slot(id).expiry() {
+		return id
 	}
-	return nil
+	return 0
 }

@@ -36,7 +36,7 @@ func TestFailureBackOff(t *testing.T) {
 					continue
 				}
 				f.clock.advance(time.Duration(want)*time.Second - 1)
-				if h := f.get(key); h.State != Failed || h.Entry != e || h.Entry.Rcode() != dns.RcodeServerFailure {
+				if h := f.get(key); h.State != Failed || !same(h.Entry, e) || h.Entry.Rcode() != dns.RcodeServerFailure {
 					t.Fatalf("failure %d: before its end %+v", i, h)
 				}
 				f.clock.advance(1)
@@ -58,11 +58,11 @@ func TestFailureAndData(t *testing.T) {
 	fail()
 	data := f.put(t, key, success(t, name+" 1 IN A 192.0.2.1"))
 	fail()
-	if h := f.get(key); h.Entry != data || h.State != Fresh {
+	if h := f.get(key); !same(h.Entry, data) || h.State != Fresh {
 		t.Errorf("a failure masks data: %+v", h)
 	}
 	denied := f.put(t, key, nxdomain(t, name, soa60of300))
-	if h := f.get(key); h.Entry != denied || h.State != Fresh {
+	if h := f.get(key); !same(h.Entry, denied) || h.State != Fresh {
 		t.Errorf("a failure masks a denial: %+v", h)
 	}
 	if st := f.Stats(); st.Failure.Entries != 0 {

@@ -126,7 +126,7 @@ func checkPut(t *testing.T, m *dns.Msg, uncached *Entry) {
 		t.Fatalf("Put fails where NewEntry did not: %v", err)
 	}
 	h := c.Get(key, time.Now())
-	if kept := e.TTL() > 0; kept != (h.State == Fresh) || kept != (h.Entry == e) {
+	if kept := e.TTL() > 0; kept != (h.State == Fresh) || kept != same(h.Entry, e) {
 		t.Errorf("kept for %v, found %+v", e.TTL(), h)
 	}
 	key[len(key)-1] = 0

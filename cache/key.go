@@ -43,18 +43,9 @@ func validKey(key []byte) bool {
 	return skipName(key[:len(key)-keyTail], 0) == len(key)-keyTail
 }
 
-// matches reports whether e answers the question of key. The question section
-// of a stored entry is the key without its flag byte, so no key is stored.
-func (e *Entry) matches(key []byte) bool {
-	q := len(key) - 1
-	if q < 0 || int(e.msgLen) < headerLen+q {
-		return false
-	}
-	return e.flags == key[q] && bytes.Equal(e.buf[headerLen:headerLen+q], key[:q])
-}
-
-// adoptKey makes key the question of e, which must not be shared yet. It
-// reports false if e answers another question.
+// adoptKey makes key the question of e, which must not be shared yet: the
+// question section of an entry is its key without the flag byte, so no key is
+// stored. It reports false if e answers another question.
 func (e *Entry) adoptKey(key []byte) bool {
 	q := len(key) - 1
 	if !validKey(key) || questionEnd(e.Msg()) != headerLen+q {

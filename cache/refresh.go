@@ -1,29 +1,48 @@
 package cache
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
-// touch counts a look-up at t. The caller holds the shard's mutex.
-func (e *Entry) touch(t, gap time.Duration) {
-	if t-e.used > gap {
-		e.hits = 0
+// touch counts a look-up at t for prefetching. The caller holds the shard's
+// mutex.
+func (sl *slot) touch(t, gap time.Duration) {
+	if t-time.Duration(sl.used) > gap {
+		sl.hits = 0
 	}
-	if e.hits < ^uint32(0) {
-		e.hits++
+	if sl.hits < math.MaxUint16 {
+		sl.hits++
 	}
-	e.used = max(e.used, t)
+	sl.used = max(sl.used, int64(t))
 }
 
-// due reports whether e, fresh at t, is popular and about to expire.
-func (p *Prefetch) due(e *Entry, t time.Duration) bool {
-	if p.Amount <= 0 || uint64(e.hits) < uint64(p.Amount) {
+// due reports whether an entry, fresh at t, is popular and about to expire.
+func (p *Prefetch) due(sl *slot, t time.Duration) bool {
+	if int(sl.hits) < min(p.Amount, math.MaxUint16) {
 		return false
 	}
-	last := max(e.TTL()/100*time.Duration(min(p.Percentage, 100)), time.Second)
-	return e.expiry()-t <= last
+	life := time.Duration(sl.ttl) * time.Second
+	last := max(life/100*time.Duration(min(p.Percentage, 100)), time.Second)
+	return sl.expiry()-t <= last
 }
 
-// claimRefresh grants the refresh of e to one caller.
-func (e *Entry) claimRefresh() bool { return e.refreshing.CompareAndSwap(false, true) }
+// claimRefresh grants the refresh of an entry to one caller.
+func (sl *slot) claimRefresh() bool {
+	if sl.state&stateRefreshing != 0 {
+		return false
+	}
+	sl.state |= stateRefreshing
+	return true
+}
 
-// RefreshDone lets another caller refresh e, see Hit.Refresh.
-func (e *Entry) RefreshDone() { e.refreshing.Store(false) }
+// RefreshDone lets another caller refresh key, see Hit.Refresh.
+func (c *Cache) RefreshDone(key []byte) {
+	hash := c.store.hash(key)
+	set := c.set(hash)
+	set.shard.mu.Lock()
+	defer set.shard.mu.Unlock()
+	if id := set.find(Success, hash, key); id != 0 {
+		set.shard.slab.slot(id).state &^= stateRefreshing
+	}
+}

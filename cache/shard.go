@@ -1,12 +1,9 @@
 package cache
 
 import (
-	"math"
 	"slices"
 	"sync"
-	"unsafe"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
+	"time"
 )
 
 // shard is a part of a Store with its share of the byte budget. All that hangs
@@ -14,125 +11,317 @@ import (
 type shard struct {
 	mu    sync.Mutex
 	share int64
-	used  int64
-	sets  []*binSet
+	slab  slab
+	index index
+	sets  []*binSet // nil where one was dropped
+	small uint32    // blocks of the entries in small queues
+	seq   uint32    // counts what joins a queue; only differences matter
 }
 
 // binSet is what one id owns in one shard.
 type binSet struct {
 	shard   *shard
+	number  uint16 // index into shard.sets
 	bins    [kinds]bin
 	retired bool
 }
 
-// bin keeps the entries of one kind, keyed by the hash of their key. Two keys
-// with one hash evict each other.
+// bin is the entries of one kind, in the two queues of S3-FIFO: new ones are in
+// the small queue, and those that were asked for again while they went through
+// it, or that come back soon after they were dropped from it, are in the main
+// one. An entry that reaches the old end of the main queue and was asked for
+// begins anew. So names that are asked for once cannot push out the others, and
+// a look-up moves nothing.
 type bin struct {
-	lru     *simplelru.LRU[uint64, *Entry]
-	bytes   int64
-	evicted Evictions
+	small, main queue
+	blocks      uint32
+	evicted     Evictions
 }
 
-// nodeBytes is what an entry takes besides its buffer: the Entry, the list node
-// of the LRU and its part of the LRU's map (8 octets each of hash and pointer,
-// one of control, tables filled by two thirds on average).
-const nodeBytes = int64(unsafe.Sizeof(Entry{})) + 80 + 26
+func (b *bin) len() int { return b.small.n + b.main.n }
 
-// size returns the octets that keeping e takes. Slices grow to the size class
-// of the allocator, so the capacity is what is allocated.
-func (e *Entry) size() int64 { return nodeBytes + int64(cap(e.buf)) }
-
-func newBin() bin {
-	// A positive size is the only error; bins are bounded by add.
-	lru, _ := simplelru.NewLRU[uint64, *Entry](math.MaxInt, nil)
-	return bin{lru: lru}
+func (b *bin) queue(main bool) *queue {
+	if main {
+		return &b.main
+	}
+	return &b.small
 }
 
+// smallShare is the part of an id's entries, or of the blocks of a shard, that
+// the small queues may hold before the main ones have to give.
+const smallShare = 10
+
+// mostFreq is where counting the look-ups of an entry ends.
+const mostFreq = 3
+
+func (sl *slot) kind() Kind { return Kind(sl.state & stateKind >> kindShift) }
+
+func (sl *slot) inMain() bool { return sl.state&stateMain != 0 }
+
+func (sl *slot) expiry() time.Duration {
+	return time.Duration(sl.born) + time.Duration(sl.ttl)*time.Second
+}
+
+// age is how many whole seconds have passed since the entry was put. A query
+// may have been stamped before.
+func (sl *slot) age(t time.Duration) uint32 {
+	return uint32(min(max(t-time.Duration(sl.born), 0)/time.Second, time.Duration(StaleAge-1)))
+}
+
+// hashOf is what the index has of an entry. Ids, and failures beside data, are
+// kept apart by it.
+func (s *binSet) hashOf(k Kind, hash uint64) uint32 {
+	h := uint32(hash) + uint32(s.number)*0x9e3779b1
+	if k == Failure {
+		h ^= 0x85ebca6b
+	}
+	return h
+}
+
+// find returns the block of the failure of key, or of its data or denial, of
+// which there is at most one; 0 if there is none.
+func (s *binSet) find(k Kind, hash uint64, key []byte) uint32 {
+	x, q := &s.shard.index, len(key)-1
+	if len(x.slots) == 0 || q < 0 {
+		return 0
+	}
+	h, mask := s.hashOf(k, hash), uint32(len(x.slots)-1)
+	for i := h & mask; x.slots[i] != 0; i = (i + 1) & mask {
+		if uint32(x.slots[i]>>32) != h {
+			continue
+		}
+		id := uint32(x.slots[i])
+		sl := s.shard.slab.slot(id)
+		if sl.set == s.number && (sl.kind() == Failure) == (k == Failure) && sl.key == key[q] && s.shard.slab.question(sl, key[:q]) {
+			return id
+		}
+	}
+	return 0
+}
+
+// count notes a look-up.
+func (sl *slot) count() {
+	if sl.state&stateFreq < mostFreq {
+		sl.state++
+	}
+}
+
+// legacy is what an entry inherits from the one that it replaces.
+type legacy struct {
+	hits uint16
+	freq byte
+	main bool
+}
+
+func (sl *slot) legacy() legacy {
+	return legacy{hits: sl.hits, freq: sl.state & stateFreq, main: sl.inMain()}
+}
+
+// add keeps e, which was put at born, evicting what limit, the cap of its bin,
+// and the share of the shard require. Its key must not be there. It reports
+// false if e cannot be kept.
+func (s *binSet) add(hash uint64, e *Entry, born time.Duration, limit int, l legacy) bool {
+	sh, b, need := s.shard, &s.bins[e.kind], blocksFor(len(e.buf))
+	if s.retired || int64(need)*blockBytes+minSlots*slotBytes > sh.share {
+		return false
+	}
+	for b.len() >= limit {
+		if sh.judge(b, b.small.n*smallShare > limit || b.main.n == 0) {
+			b.evicted.Cap++
+		}
+	}
+	if !sh.makeRoom(need) {
+		return false
+	}
+	id := sh.slab.chain(need)
+	h := s.hashOf(e.kind, hash)
+	main := l.main || sh.index.haunted(h)
+	sl := sh.slab.slot(id)
+	*sl = slot{more: sl.more, hash: h, set: s.number, hits: l.hits, state: byte(e.kind)<<kindShift | l.freq}
+	sh.fill(id, e, born)
+	sh.join(b, id, main, need)
+	b.blocks += need
+	sh.index.add(h, id)
+	return true
+}
+
+// fill writes what e says into its blocks.
+func (sh *shard) fill(id uint32, e *Entry, born time.Duration) {
+	sl := sh.slab.slot(id)
+	sl.born, sl.used = int64(born), int64(born)
+	sl.ttl, sl.msgLen, sl.rcode, sl.key = e.ttl, e.msgLen, e.rcode, e.flags
+	sl.records = uint16(e.records())
+	sh.slab.write(id, e.buf)
+}
+
+// overwrite puts e in the place of the entry id, whose key and kind it has, if
+// it takes as many blocks.
+func (sh *shard) overwrite(id uint32, e *Entry, born time.Duration) bool {
+	sl := sh.slab.slot(id)
+	if blocksFor(int(sl.msgLen)+2*int(sl.records)) != blocksFor(len(e.buf)) {
+		return false
+	}
+	sl.state &^= stateRefreshing
+	sh.fill(id, e, born)
+	return true
+}
+
+// join puts id, which takes n blocks and is in no queue, into one of b's.
+func (sh *shard) join(b *bin, id uint32, main bool, n uint32) {
+	sl := sh.slab.slot(id)
+	sl.state &^= stateMain
+	if main {
+		sl.state |= stateMain
+	} else {
+		sh.small += n
+	}
+	sh.seq++
+	sl.seq = sh.seq
+	b.queue(main).push(&sh.slab, id)
+}
+
+// makeRoom evicts until n blocks and a place in the index are to be had within
+// the share. It reports false if that cannot be.
+func (sh *shard) makeRoom(n uint32) bool {
+	for {
+		if !sh.index.full() {
+			if int64(sh.slab.rises(n))*blockBytes+sh.bytes() <= sh.share {
+				return true
+			}
+		} else if sh.index.grown()+int64(sh.slab.rises(n))*blockBytes+sh.slab.bytes() <= sh.share {
+			sh.index.grow()
+			return true
+		}
+		if sh.index.n == 0 {
+			return false
+		}
+		if b, small := sh.oldest(); sh.judge(b, small) {
+			b.evicted.Budget++
+		}
+	}
+}
+
+// bytes is what the shard takes from its share.
+func (sh *shard) bytes() int64 { return sh.slab.bytes() + sh.index.bytes() }
+
+// oldest returns the bin whose entry is to be judged next in a shard that has
+// entries, and of which queue.
+func (sh *shard) oldest() (*bin, bool) {
+	for _, small := range [2]bool{sh.small*smallShare > sh.slab.used, true} {
+		if b := sh.oldestOf(!small); b != nil {
+			return b, small
+		}
+	}
+	return sh.oldestOf(true), false
+}
+
+func (sh *shard) oldestOf(main bool) *bin {
+	var found *bin
+	var age uint32
+	for _, set := range sh.sets {
+		if set == nil {
+			continue
+		}
+		for k := range set.bins {
+			q := set.bins[k].queue(main)
+			if q.n == 0 {
+				continue
+			}
+			if a := sh.seq - sh.slab.slot(q.oldest).seq; found == nil || a > age {
+				found, age = &set.bins[k], a
+			}
+		}
+	}
+	return found
+}
+
+// judge drops the oldest entry of one of b's queues, which has some, or lets it
+// live on in the main one. It reports whether it dropped it.
+func (sh *shard) judge(b *bin, small bool) bool {
+	id := b.queue(!small).oldest
+	sl := sh.slab.slot(id)
+	if sl.state&stateFreq == 0 {
+		if small {
+			sh.index.haunt(sl.hash)
+		}
+		sh.drop(id)
+		return true
+	}
+	n := sh.leave(id)
+	if small {
+		sl.state &^= stateFreq
+	} else {
+		sl.state--
+	}
+	sh.join(b, id, true, n)
+	return false
+}
+
+// leave takes id out of its queue and returns its number of blocks.
+func (sh *shard) leave(id uint32) uint32 {
+	sl := sh.slab.slot(id)
+	n := blocksFor(int(sl.msgLen) + 2*int(sl.records))
+	sh.binOf(sl).queue(sl.inMain()).remove(&sh.slab, id)
+	if !sl.inMain() {
+		sh.small -= n
+	}
+	return n
+}
+
+func (sh *shard) binOf(sl *slot) *bin { return &sh.sets[sl.set].bins[sl.kind()] }
+
+// drop forgets an entry.
+func (sh *shard) drop(id uint32) {
+	sl := sh.slab.slot(id)
+	b := sh.binOf(sl)
+	b.blocks -= sh.leave(id)
+	sh.index.remove(sl.hash, id)
+	sh.slab.release(id)
+}
+
+// addSet makes the bins of an id.
 func (sh *shard) addSet() *binSet {
 	set := &binSet{shard: sh}
-	for k := range set.bins {
-		set.bins[k] = newBin()
-	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.sets = append(sh.sets, set)
+	i := slices.Index(sh.sets, nil)
+	if i < 0 {
+		i = len(sh.sets)
+		sh.sets = append(sh.sets, nil)
+	}
+	if set.number = uint16(i); int(set.number) != i {
+		sh.sets = sh.sets[:i]
+		set.retired = true // more zones than can be told apart: not cached
+		return set
+	}
+	sh.sets[i] = set
 	return set
 }
 
 func (sh *shard) dropSet(set *binSet) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	set.retired = true
-	for k := range set.bins {
-		sh.used -= set.bins[k].bytes
-		set.bins[k] = newBin()
-	}
-	sh.sets = slices.DeleteFunc(sh.sets, func(s *binSet) bool { return s == set })
-}
-
-// find returns the entry of key and makes it the most recently used, or nil.
-func (s *binSet) find(k Kind, hash uint64, key []byte) *Entry {
-	if e, ok := s.bins[k].lru.Get(hash); ok && e.matches(key) {
-		return e
-	}
-	return nil
-}
-
-// add keeps e, which nobody else knows yet, evicting what the cap of its bin and
-// the share of the shard require. Nothing is kept under hash in that bin before.
-// An entry that cannot be kept loses its TTL.
-func (s *binSet) add(hash uint64, e *Entry, limit int) {
-	b := &s.bins[e.kind]
-	if s.retired || e.size() > s.shard.share {
-		e.ttl = 0
+	if set.retired {
 		return
 	}
-	for b.lru.Len() >= limit {
-		b.evicted.Cap++
-		s.shard.evictFrom(b)
-	}
-	for s.shard.used+e.size() > s.shard.share {
-		oldest := s.shard.oldestBin()
-		oldest.evicted.Budget++
-		s.shard.evictFrom(oldest)
-	}
-	b.lru.Add(hash, e)
-	b.bytes += e.size()
-	s.shard.used += e.size()
-}
-
-// remove drops what is kept under hash, if anything.
-func (s *binSet) remove(k Kind, hash uint64) {
-	b := &s.bins[k]
-	if e, ok := b.lru.Peek(hash); ok {
-		b.lru.Remove(hash)
-		s.shard.release(b, e)
-	}
-}
-
-func (sh *shard) evictFrom(b *bin) {
-	if _, e, ok := b.lru.RemoveOldest(); ok {
-		sh.release(b, e)
-	}
-}
-
-func (sh *shard) release(b *bin, e *Entry) {
-	b.bytes -= e.size()
-	sh.used -= e.size()
-}
-
-// oldestBin returns the bin whose least recently used entry is the least
-// recently used of the shard, which must not be empty.
-func (sh *shard) oldestBin() *bin {
-	var oldest *bin
-	var used = int64(math.MaxInt64)
-	for _, set := range sh.sets {
-		for k := range set.bins {
-			b := &set.bins[k]
-			if _, e, ok := b.lru.GetOldest(); ok && int64(e.used) < used {
-				oldest, used = b, int64(e.used)
-			}
+	set.retired = true
+	for k := range set.bins {
+		b := &set.bins[k]
+		for b.len() > 0 {
+			sh.drop(max(b.small.oldest, b.main.oldest))
 		}
 	}
-	return oldest
+	sh.sets[set.number] = nil
+	if sh.index.n == 0 {
+		sh.index = index{}
+		sh.slab.free = 0
+		sh.slab.forget(1)
+	}
+}
+
+// read fills e with the entry id.
+func (sh *shard) read(id uint32, e *Entry) {
+	sl := sh.slab.slot(id)
+	e.ttl, e.msgLen, e.rcode, e.kind, e.flags = sl.ttl, sl.msgLen, sl.rcode, sl.kind(), sl.key
+	e.buf = sh.slab.read(e.buf[:0], id, int(sl.msgLen)+2*int(sl.records))
 }

@@ -35,12 +35,15 @@ func TestStale(t *testing.T) {
 				f := newFixture(t, tt.policy)
 				e := f.put(t, keyOf(m), m)
 				f.clock.advance(tt.age)
-				want := tt.want
-				if want.State != Miss {
-					want.Entry = e
+				if tt.want.State == Miss {
+					e = nil
 				}
-				if h := f.get(keyOf(m)); h != want {
-					t.Errorf("got %+v, want %+v", h, want)
+				h := f.get(keyOf(m))
+				if !same(h.Entry, e) {
+					t.Errorf("got %+v, want %+v", h.Entry, e)
+				}
+				if h.Entry = nil; h != tt.want {
+					t.Errorf("got %+v, want %+v", h, tt.want)
 				}
 			})
 		}
@@ -62,18 +65,18 @@ func TestStaleTTL(t *testing.T) {
 func TestStaleRefreshIsGrantedOnce(t *testing.T) {
 	f := newFixture(t, Policy{StaleFor: time.Hour})
 	m := success(t, "www.example. 60 IN A 192.0.2.1")
-	old := f.put(t, keyOf(m), m)
+	f.put(t, keyOf(m), m)
 	f.clock.advance(time.Minute)
 
 	if !f.get(keyOf(m)).Refresh || f.get(keyOf(m)).Refresh {
 		t.Error("not granted to exactly the first")
 	}
-	old.RefreshDone()
+	f.RefreshDone(keyOf(m))
 	if !f.get(keyOf(m)).Refresh || f.get(keyOf(m)).Refresh {
 		t.Error("not granted to exactly the first after RefreshDone")
 	}
 	fresh := f.put(t, keyOf(m), m)
-	if h := f.get(keyOf(m)); h.State != Fresh || h.Entry != fresh || h.Refresh {
+	if h := f.get(keyOf(m)); h.State != Fresh || !same(h.Entry, fresh) || h.Refresh {
 		t.Errorf("after Put: %+v", h)
 	}
 }
@@ -97,7 +100,7 @@ func TestStaleDuringOutage(t *testing.T) {
 			if h.Verify || h.Refresh {
 				asked++
 				f.putFailure(t, key, servfail(name))
-				h.Entry.RefreshDone()
+				f.RefreshDone(key)
 			}
 			f.clock.advance(100 * time.Millisecond)
 		}
@@ -161,12 +164,12 @@ func TestPrefetch(t *testing.T) {
 func TestPrefetchWaitsForTheEndOfAFailure(t *testing.T) {
 	f := newFixture(t, Policy{ServFail: 5 * time.Second, Prefetch: Prefetch{Amount: 1, Percentage: 100}})
 	m := success(t, "www.example. 100 IN A 192.0.2.1")
-	e := f.put(t, keyOf(m), m)
+	f.put(t, keyOf(m), m)
 	if !f.get(keyOf(m)).Refresh {
 		t.Fatal("not due")
 	}
 	f.putFailure(t, keyOf(m), servfail("www.example."))
-	e.RefreshDone()
+	f.RefreshDone(keyOf(m))
 	if h := f.get(keyOf(m)); h.State != Fresh || h.Refresh {
 		t.Errorf("retried at once: %+v", h)
 	}

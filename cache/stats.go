@@ -2,7 +2,8 @@ package cache
 
 // Stats describe a Store.
 type Stats struct {
-	// Bytes is what all entries take, overhead included; Budget bounds it.
+	// Bytes is the memory that entries and the index take, or have taken and
+	// not given back; Budget bounds it.
 	Bytes, Budget int64
 	Entries       int
 	Shards        int
@@ -13,7 +14,7 @@ type Stats struct {
 // for the cap on entries of its kind, and for the byte budget.
 type Evictions struct{ Cap, Budget uint64 }
 
-// KindStats describe the entries of one kind.
+// KindStats describe the entries of one kind; Bytes is without the index.
 type KindStats struct {
 	Entries int
 	Bytes   int64
@@ -39,12 +40,8 @@ func (s *Store) Stats() Stats {
 func (sh *shard) stats(st *Stats) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	st.Bytes += sh.used
-	for _, set := range sh.sets {
-		for k := range set.bins {
-			st.Entries += set.bins[k].lru.Len()
-		}
-	}
+	st.Bytes += sh.slab.real() + sh.index.bytes()
+	st.Entries += sh.index.n
 }
 
 // Stats reads the state of the cache. Shards are read one after another.
@@ -61,8 +58,8 @@ func (c *Cache) Stats() CacheStats {
 }
 
 func (s *KindStats) add(b *bin) {
-	s.Entries += b.lru.Len()
-	s.Bytes += b.bytes
+	s.Entries += b.len()
+	s.Bytes += int64(b.blocks) * blockBytes
 	s.Evicted.Cap += b.evicted.Cap
 	s.Evicted.Budget += b.evicted.Budget
 }

@@ -17,7 +17,7 @@ const (
 
 // Options configure a Store.
 type Options struct {
-	// Bytes bounds what all entries may take, see Stats.Bytes. 0: DefaultBytes.
+	// Bytes bounds the memory of all entries, see Stats.Bytes. 0: DefaultBytes.
 	Bytes int64
 	// Shards is the number of parts that are locked on their own, each with
 	// an equal share of Bytes. 0: chosen from GOMAXPROCS and Bytes.
@@ -63,7 +63,8 @@ func New(o Options) *Store {
 		spaces: make(map[string]*space),
 	}
 	for i := range s.shards {
-		s.shards[i] = &shard{share: o.Bytes / int64(o.Shards)}
+		share := o.Bytes / int64(o.Shards)
+		s.shards[i] = &shard{share: share, slab: newSlab(share, s)}
 	}
 	return s
 }

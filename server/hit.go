@@ -50,13 +50,13 @@ func (s *Server) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 	if q.zone.Cache == nil {
 		return dst, o, false
 	}
-	hit := q.zone.Cache.Get(q.key, q.start)
+	hit := q.zone.Cache.Look(q.key, q.start, q.memory.entry())
 	switch {
 	case hit.State == cache.Fresh, hit.State == cache.Stale && !hit.Verify:
 		v, known := s.hitView(q, hit.Entry)
 		if !known {
 			if hit.Refresh {
-				hit.Entry.RefreshDone()
+				q.zone.Cache.RefreshDone(q.key)
 			}
 			return dst, o, false
 		}
@@ -75,7 +75,7 @@ func (s *Server) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 		return dst, o, false
 	}
 	if hit.Refresh {
-		s.refresh(q, hit.Entry)
+		s.refresh(q)
 	}
 	_, o.lookup = hitKind(hit)
 	o.rcode = replyRcode(dst)

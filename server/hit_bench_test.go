@@ -25,7 +25,7 @@ func BenchmarkHit(b *testing.B) {
 		ts.ask(b, "udp", c.m)
 		msg := pack(b, c.m)
 		b.Run(c.name, func(b *testing.B) {
-			var q Query
+			q := Query{memory: new(lookupMemory)}
 			q.client = netip.MustParseAddrPort("127.0.0.1:1")
 			out := make([]byte, 0, 2048)
 			b.ReportAllocs()
@@ -44,7 +44,7 @@ func BenchmarkParse(b *testing.B) {
 	for _, opts := range [][]func(*dns.Msg){nil, {withEDNS(1232, true)}} {
 		msg := pack(b, query("httpd.dnscheck.svc.cluster.local.", dns.TypeA, opts...))
 		b.Run(fmt.Sprintf("%d-octets", len(msg)), func(b *testing.B) {
-			var q Query
+			q := Query{memory: new(lookupMemory)}
 			b.ReportAllocs()
 			for b.Loop() {
 				if q.parse(msg) != accept {

@@ -49,7 +49,7 @@ func (s *Server) lookUp(ctx context.Context, in *inquiry, name string, qtype uin
 // entryOf is the answer from the cache or, if that has none, from the sources;
 // nil if there is none.
 func (s *Server) entryOf(ctx context.Context, in *inquiry) (*cache.Entry, uint32) {
-	if hit := in.zone.peek(in.key, s.clock()); hit.State == cache.Fresh {
+	if hit := in.zone.peek(in.key, s.clock(), nil); hit.State == cache.Fresh {
 		return hit.Entry, hit.Age
 	}
 	a, err := s.fetch(ctx, in)

@@ -496,7 +496,7 @@ func TestNormaliseHitDoesNotAllocate(t *testing.T) {
 		ts.ask(t, "udp", query(name, dns.TypeA))
 		msg := pack(t, query(name, dns.TypeA))
 		binary.BigEndian.PutUint16(msg, 1)
-		var q Query
+		q := Query{memory: new(lookupMemory)}
 		out := make([]byte, 0, 2048)
 		if n := testing.AllocsPerRun(200, func() {
 			q.start = ts.clock()

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/cache"
 )
 
 const (
@@ -58,9 +60,30 @@ type Query struct {
 	zone *boundZone // set by tryHit
 	key  []byte     // of the cache, set by tryHit; points into keyBuf
 
+	memory *lookupMemory // nil: allocate
+
 	lowerBuf [maxNameLen]byte
 	nameBuf  [maxNameLen]byte
 	keyBuf   [maxKeyLen]byte
+}
+
+// lookupMemory is where a reader has what it finds in the cache, so that a hit
+// allocates nothing. It serves one query at a time.
+type lookupMemory struct{ answer, other cache.Entry }
+
+func (m *lookupMemory) entry() *cache.Entry {
+	if m == nil {
+		return nil
+	}
+	return &m.answer
+}
+
+// sibling is for the other address type.
+func (m *lookupMemory) sibling() *cache.Entry {
+	if m == nil {
+		return nil
+	}
+	return &m.other
 }
 
 // maxKeyLen is the longest cache key: name, type, class and flags.
@@ -244,6 +267,7 @@ func (q *Query) judge() verdict {
 // copyTo makes dst an independent copy of q.
 func (q *Query) copyTo(dst *Query) {
 	*dst = *q
+	dst.memory = nil
 	dst.name = append(dst.nameBuf[:0], q.name...)
 	dst.lower = append(dst.lowerBuf[:0], q.lower...)
 	dst.key = append(dst.keyBuf[:0], q.key...)

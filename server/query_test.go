@@ -64,7 +64,7 @@ func TestParse(t *testing.T) {
 		{"class CH", pack(t, query("version.bind.", dns.TypeTXT, func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS })), refuse},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var q Query
+			q := Query{memory: new(lookupMemory)}
 			if got := q.parse(c.msg); got != c.want {
 				t.Errorf("verdict %d, want %d", got, c.want)
 			}
@@ -75,7 +75,7 @@ func TestParse(t *testing.T) {
 func TestParseFields(t *testing.T) {
 	m := query("wWw.eXample.org.", dns.TypeHTTPS, withEDNS(1400, true))
 	m.Id, m.CheckingDisabled = 4711, true
-	var q Query
+	q := Query{memory: new(lookupMemory)}
 	msg := pack(t, m)
 	if v := q.parse(msg); v != accept {
 		t.Fatalf("verdict %d", v)
@@ -106,7 +106,7 @@ func TestParseTruncations(t *testing.T) {
 			if n < headerLen {
 				want = discard
 			}
-			var q Query
+			q := Query{memory: new(lookupMemory)}
 			if got := q.parse(whole[:n]); got != want {
 				t.Errorf("%d of %d octets: verdict %d, want %d", n, len(whole), got, want)
 			}
@@ -123,7 +123,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(pack(f, query("x.y.", dns.TypeNXNAME)))
 	f.Add([]byte("\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01"))
 	f.Fuzz(func(t *testing.T, msg []byte) {
-		var q Query
+		q := Query{memory: new(lookupMemory)}
 		v := q.parse(bytes.Clone(msg))
 		if v == discard {
 			return

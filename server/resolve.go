@@ -84,7 +84,7 @@ const standInWait = 2 * time.Second
 func (s *Server) await(ctx context.Context, q *Query) (answer, error) {
 	wait := s.timeout
 	switch {
-	case q.zone.peek(q.key, q.start).State == cache.Stale:
+	case q.zone.peek(q.key, q.start, nil).State == cache.Stale:
 		wait = staleWait
 	case q.zone.Normalise.mayStandIn(q):
 		wait = standInWait
@@ -139,7 +139,7 @@ func (s *Server) observe(j *job, e *cache.Entry) {
 func (s *Server) fly(ctx context.Context, q *Query) (a answer, shared bool, err error) {
 	in := q.inquiry()
 	return s.flight.Do(ctx, in.flightKey(), func(ctx context.Context) (answer, error) {
-		switch hit := in.zone.peek(in.key, s.clock()); hit.State {
+		switch hit := in.zone.peek(in.key, s.clock(), nil); hit.State {
 		case cache.Fresh: // another flight brought it after the caller had missed it
 			return answer{entry: hit.Entry, plugin: pluginCache, age: hit.Age}, nil
 		case cache.Failed:
@@ -199,18 +199,17 @@ func (s *Server) ask(ctx context.Context, in *inquiry) (r sourced, err error) {
 	return sourced{}, errNoSource
 }
 
-// refresh renews q's answer, of which stale is the stored form, in the
-// background. A failure leaves what is stored.
-func (s *Server) refresh(q *Query, stale *cache.Entry) {
+// refresh renews q's answer in the background. A failure leaves what is stored.
+func (s *Server) refresh(q *Query) {
 	in := q.inquiry()
 	started := s.flight.Go(in.flightKey(), func(ctx context.Context) (answer, error) {
-		defer stale.RefreshDone()
+		defer in.zone.Cache.RefreshDone(in.key)
 		return s.fetch(ctx, in)
 	})
 	if started {
 		q.zone.stats.shards[0].prefetch.Add(1)
 	} else {
-		stale.RefreshDone()
+		in.zone.Cache.RefreshDone(in.key)
 	}
 }
 
@@ -219,7 +218,7 @@ func (s *Server) refresh(q *Query, stale *cache.Entry) {
 // FORMERR, which musl's resolver takes for silence.
 func (s *Server) unanswered(j *job, err error) ([]byte, outcome) {
 	q, z := &j.q, j.q.zone
-	if hit := z.peek(q.key, s.clock()); hit.State == cache.Stale {
+	if hit := z.peek(q.key, s.clock(), nil); hit.State == cache.Stale {
 		return s.staleReply(j, hit)
 	}
 	if s.standsIn(q) {

@@ -644,7 +644,7 @@ func TestHitDoesNotAllocate(t *testing.T) {
 	ts.mu.Unlock()
 	for _, name := range []string{"www.example.org.", "gone.example.org."} {
 		msg := pack(t, query(name, dns.TypeA))
-		var q Query
+		q := Query{memory: new(lookupMemory)}
 		out := make([]byte, 0, 2048)
 		q.client = netip.MustParseAddrPort("127.0.0.1:1")
 		if n := testing.AllocsPerRun(1000, func() {

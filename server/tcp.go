@@ -178,7 +178,7 @@ func (c *tcpConn) serve() {
 	defer c.t.srv.survive("TCP connection")
 	r := bufio.NewReader(c.c)
 	var (
-		q   Query
+		q   = Query{memory: new(lookupMemory)}
 		buf [recvBufLen]byte
 		out []byte
 	)

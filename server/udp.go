@@ -27,6 +27,7 @@ type udpSocket struct {
 	raw    syscall.RawConn
 	b      *batch
 	q      Query
+	mem    lookupMemory
 
 	// Results of the callbacks below, which are made once so that waiting for
 	// the socket does not allocate.
@@ -144,7 +145,7 @@ func (u *udpSocket) answer(n int) {
 func (u *udpSocket) one(i int, now time.Time) {
 	msg, whole := u.b.datagram(i)
 	q := &u.q
-	q.tcp, q.start = false, now
+	q.tcp, q.start, q.memory = false, now, &u.mem
 	v := q.parse(msg)
 	if v == discard {
 		u.srv.metrics.discarded.Add(1)

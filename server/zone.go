@@ -44,15 +44,16 @@ type Zone struct {
 // noZone is the zone label of what belongs to none, as CoreDNS has it.
 const noZone = "dropped"
 
-// peek looks a key up for a caller who will not refresh what is found.
-func (z *Zone) peek(key []byte, now time.Time) cache.Hit {
+// peek looks a key up for a caller who will not refresh what is found. The entry
+// is copied to e; nil stands for a new one.
+func (z *Zone) peek(key []byte, now time.Time, e *cache.Entry) cache.Hit {
 	if z.Cache == nil {
 		return cache.Hit{}
 	}
-	hit := z.Cache.Get(key, now)
+	hit := z.Cache.Look(key, now, e)
 	if hit.Refresh {
 		hit.Refresh = false
-		hit.Entry.RefreshDone()
+		z.Cache.RefreshDone(key)
 	}
 	return hit
 }

@@ -1,0 +1,40 @@
+package cache
+
+// queue is a list of entries in the order in which they joined it.
+type queue struct {
+	oldest, newest uint32
+	n              int
+}
+
+// push makes id the newest.
+func (q *queue) push(s *slab, id uint32) {
+	sl := s.slot(id)
+	sl.prev, sl.next = q.newest, 0
+	if q.newest != 0 {
+		s.slot(q.newest).next = id
+	} else {
+		q.oldest = id
+	}
+	q.newest = id
+	q.n++
+}
+
+func (q *queue) remove(s *slab, id uint32) {
+	sl := s.slot(id)
+	q.link(s, sl.prev, sl.next)
+	q.n--
+}
+
+// link makes next follow prev; 0 stands for the ends.
+func (q *queue) link(s *slab, prev, next uint32) {
+	if prev != 0 {
+		s.slot(prev).next = next
+	} else {
+		q.oldest = next
+	}
+	if next != 0 {
+		s.slot(next).prev = prev
+	} else {
+		q.newest = prev
+	}
+}
