@@ -71,6 +71,31 @@ func (f *Flight[T]) Do(ctx context.Context, key []byte, fn func(context.Context)
 	}
 }
 
+// Lead runs fn on the caller's goroutine and returns its result, for others who
+// ask for the key meanwhile as well. It reports false, and does nothing, if work
+// for key is under way already or the Flight is closed: Do waits for it, or
+// tells. Unlike with Do the caller cannot leave early.
+func (f *Flight[T]) Lead(key []byte, fn func(context.Context) (T, error)) (value T, led bool, err error) {
+	f.mu.Lock()
+	if f.closed || f.calls[string(key)] != nil {
+		f.mu.Unlock()
+		return value, false, nil
+	}
+	k, c := f.enter(key)
+	f.mu.Unlock()
+	f.run(k, c, fn)
+	return c.value, true, c.err
+}
+
+// enter notes work for key; f.mu is held.
+func (f *Flight[T]) enter(key []byte) (string, *call[T]) {
+	c := &call[T]{done: make(chan struct{}), err: errExited}
+	k := string(key)
+	f.calls[k] = c
+	f.wg.Add(1)
+	return k, c
+}
+
 // Go starts fn unless work for key is under way, waits for nothing, and reports
 // whether it started fn. It is for refreshes; Do joins them.
 func (f *Flight[T]) Go(key []byte, fn func(context.Context) (T, error)) bool {
@@ -109,10 +134,7 @@ func (f *Flight[T]) join(key []byte, fn func(context.Context) (T, error)) (c *ca
 	if f.closed {
 		return nil, false
 	}
-	c = &call[T]{done: make(chan struct{}), err: errExited}
-	k := string(key)
-	f.calls[k] = c
-	f.wg.Add(1)
+	k, c := f.enter(key)
 	go f.run(k, c, fn)
 	return c, false
 }
@@ -126,8 +148,8 @@ func (f *Flight[T]) run(key string, c *call[T], fn func(context.Context) (T, err
 			c.err = &PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
-	ctx, cancel := context.WithTimeout(f.ctx, f.timeout)
-	defer cancel()
+	ctx := newLimit(f.ctx, f.timeout)
+	defer ctx.end()
 	c.value, c.err = fn(ctx)
 }
 

@@ -254,3 +254,49 @@ func TestFlightConcurrentUse(t *testing.T) {
 		t.Errorf("%d calls left", len(f.calls))
 	}
 }
+
+func TestFlightLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFlight[int](t.Context(), time.Minute)
+		fn, calls, release := counted()
+		type led struct {
+			value int
+			led   bool
+			err   error
+		}
+		leader := make(chan led, 1)
+		go func() {
+			v, l, err := f.Lead(key, fn)
+			leader <- led{v, l, err}
+		}()
+		synctest.Wait()
+		if _, l, _ := f.Lead(key, fn); l {
+			t.Error("two lead")
+		}
+		results := start(f, t.Context(), 100, fn)
+		close(release)
+		for range 100 {
+			if r := <-results; r.value != 42 || !r.shared {
+				t.Errorf("a follower got %+v", r)
+			}
+		}
+		if l := <-leader; l != (led{42, true, nil}) || calls.Load() != 1 {
+			t.Errorf("the leader got %+v, %d calls", l, calls.Load())
+		}
+		v, l, err := f.Lead([]byte("other"), func(ctx context.Context) (int, error) {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		})
+		if v != 0 || !l || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("beyond the limit: %d, %v, %v", v, l, err)
+		}
+		var p *PanicError
+		if _, _, err := f.Lead(key, func(context.Context) (int, error) { panic("boom") }); !errors.As(err, &p) {
+			t.Errorf("panic: %v", err)
+		}
+		f.Close()
+		if _, l, _ := f.Lead(key, fn); l {
+			t.Error("a closed flight starts")
+		}
+	})
+}

@@ -52,13 +52,18 @@ func (s *Server) start(l *listener, j *job) {
 		return
 	}
 	j.lis = l
-	l.jobs.Go(func() {
-		defer j.conn.done()
-		defer func() { <-s.misses }()
-		defer s.survive("reply")
-		reply, o := s.resolveSafely(j)
-		s.finish(j, reply, o)
-	})
+	l.jobs.Add(1)
+	s.crew.do(j)
+}
+
+// work resolves j and answers it.
+func (s *Server) work(j *job) {
+	defer j.lis.jobs.Done()
+	defer j.conn.done()
+	defer func() { <-s.misses }()
+	defer s.survive("reply")
+	reply, o := s.resolveSafely(j)
+	s.finish(j, reply, o)
 }
 
 // resolveSafely turns a panic into SERVFAIL.

@@ -97,10 +97,18 @@ func (s *Server) await(ctx context.Context, q *Query) (answer, error) {
 }
 
 // flyFor is fly with an end to the wait, errWaited; the flight itself goes on.
+// A wait as long as the flight needs no goroutine but the caller's.
 func (s *Server) flyFor(ctx context.Context, q *Query, wait time.Duration) (answer, error) {
+	in := q.inquiry()
+	key := in.flightKey()
+	if wait >= s.timeout {
+		if a, led, err := s.flight.Lead(key, s.landing(in)); led {
+			return a, err
+		}
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errWaited)
 	defer cancel()
-	a, _, err := s.fly(ctx, q)
+	a, _, err := s.flight.Do(ctx, key, s.landing(in))
 	return a, err
 }
 
@@ -138,7 +146,12 @@ func (s *Server) observe(j *job, e *cache.Entry) {
 // shared says that the question was on its way already.
 func (s *Server) fly(ctx context.Context, q *Query) (a answer, shared bool, err error) {
 	in := q.inquiry()
-	return s.flight.Do(ctx, in.flightKey(), func(ctx context.Context) (answer, error) {
+	return s.flight.Do(ctx, in.flightKey(), s.landing(in))
+}
+
+// landing makes the work of a flight.
+func (s *Server) landing(in *inquiry) func(context.Context) (answer, error) {
+	return func(ctx context.Context) (answer, error) {
 		switch hit := in.zone.peek(in.key, s.clock(), nil); hit.State {
 		case cache.Fresh: // another flight brought it after the caller had missed it
 			return answer{entry: hit.Entry, plugin: pluginCache, age: hit.Age}, nil
@@ -146,7 +159,7 @@ func (s *Server) fly(ctx context.Context, q *Query) (a answer, shared bool, err 
 			return answer{}, errFailing
 		}
 		return s.fetch(ctx, in)
-	})
+	}
 }
 
 // fetch asks the zone's sources and stores the answer, or the failure, unless

@@ -63,7 +63,8 @@ type Server struct {
 
 	identity string
 
-	jobs   sync.Pool     // of *job
+	jobs   sync.Pool // of *job
+	crew   crew
 	misses chan struct{} // a token for each miss under resolution
 	flight *cache.Flight[answer]
 	ctx    context.Context // ends what is still under way after Shutdown's deadline
@@ -99,6 +100,7 @@ func New(c Config) *Server {
 	if s.tcp == (TCPLimits{}) {
 		s.tcp = defaultTCP
 	}
+	s.crew.work = s.work
 	s.misses = make(chan struct{}, c.MaxMisses)
 	s.flight = cache.NewFlight[answer](ctx, s.timeout)
 	return s
@@ -218,5 +220,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.retiring.Wait()
 	s.cancel()
 	s.flight.Wait()
+	s.crew.close()
 	return errors.Join(errs...)
 }
