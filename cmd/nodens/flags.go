@@ -237,6 +237,7 @@ func usage(w io.Writer, fs *flag.FlagSet) {
   nodens check [flags] the same for what the daemon would read with these flags
   nodens status        print what is set up on the host, and whether it is as wanted
   nodens doctor        examine how queries of the node and of a pod get here; -h tells more
+  nodens migrate FILE… turn manifests of node-cache into ours; -h tells more
   nodens teardown      remove all of ours from the host
   nodens version       print the version
 

@@ -23,6 +23,8 @@ func run(ctx context.Context, e env) error {
 			return examine(ctx, e)
 		case doctor.AskCommand:
 			return doctor.Ask(ctx, os.Stdin, e.stdout)
+		case "migrate":
+			return migrateManifests(e, os.Stdin)
 		case "status":
 			return status(ctx, e)
 		case "teardown":

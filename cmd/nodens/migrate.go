@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/migrate"
+)
+
+// defaultImage is what migrate puts in the place of node-cache's image.
+const defaultImage = "ghcr.io/nodens-dns/nodens:latest"
+
+// errRefused says that something of a manifest will not work.
+var errRefused = errors.New("migrate: what is refused has to be changed first")
+
+const migrateUsage = `usage: nodens migrate [-image IMAGE] [-o yaml|report] FILE... (- is standard input)
+
+Reads the manifests of node-cache (NodeLocal DNSCache), its ConfigMap among
+them, and prints them as nodens wants them; the report of what stays, what
+changes and what is refused goes to standard error. With -o report only the
+report is printed, to standard output. No cluster is asked or changed.
+
+Exit status: 0 all of it will work; 1 something is refused, or an error;
+2 a wrong command line.
+`
+
+// migrateManifests migrates the files on the command line.
+func migrateManifests(e env, stdin io.Reader) error {
+	fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
+	fs.SetOutput(e.stderr)
+	fs.Usage = func() {}
+	image := fs.String("image", defaultImage, "")
+	format := fs.String("o", "yaml", "")
+	err := fs.Parse(e.args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		_, err := fmt.Fprint(e.stderr, migrateUsage)
+		return err
+	}
+	if err != nil || fs.NArg() == 0 || *format != "yaml" && *format != "report" || *image == "" {
+		fmt.Fprint(e.stderr, migrateUsage)
+		return errUsage
+	}
+	files, err := readManifests(fs.Args(), stdin)
+	if err != nil {
+		return err
+	}
+	out, report, err := migrate.Run(migrate.Config{Image: *image, Check: checkStart}, files...)
+	if err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	if *format == "report" {
+		err = report.Write(e.stdout)
+	} else {
+		_, werr := io.WriteString(e.stdout, out)
+		err = errors.Join(report.Write(e.stderr), werr)
+	}
+	if err == nil && len(report.Refused) > 0 {
+		err = errRefused
+	}
+	return err
+}
+
+func readManifests(names []string, stdin io.Reader) ([]migrate.File, error) {
+	var files []migrate.File
+	for _, name := range names {
+		var text []byte
+		var err error
+		if name == "-" {
+			name = "standard input"
+			text, err = io.ReadAll(stdin)
+		} else {
+			text, err = os.ReadFile(name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, migrate.File{Name: name, Text: string(text)})
+	}
+	return files, nil
+}
+
+// checkStart tells why the daemon would refuse to start. What only the node
+// knows, the cluster IP of a Service, has a stand-in.
+func checkStart(s migrate.Start) error {
+	var said strings.Builder
+	f, err := parseFlags(s.Args, &said)
+	if err != nil {
+		return errors.New(strings.TrimSpace(said.String()))
+	}
+	if s.Name == "" {
+		return nil
+	}
+	text := s.Corefile
+	if s.Base {
+		t := config.Template{
+			LocalIPs: f.localIPs, DNSPort: f.dnsPort, ClusterDNS: netip.AddrFrom4([4]byte{10, 96, 0, 10}),
+			ClusterDomain: f.domain, PrometheusEndpoint: f.prometheus,
+		}
+		if text, err = t.Render(s.Name, text); err != nil {
+			return err
+		}
+	}
+	var env []string
+	for name, value := range s.Env {
+		env = append(env, "{$"+name+"}", value, "{%"+name+"%}", value)
+	}
+	cfg, err := config.Parse(s.Name, strings.NewReader(strings.NewReplacer(env...).Replace(text)))
+	if err != nil {
+		return err
+	}
+	return cfg.Overlap(f.dnsPort)
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodens-dns/nodens/migrate"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// migrateFile runs the command and returns what it prints.
+func migrateFile(t *testing.T, stdin string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	e := env{args: append([]string{"migrate", "-image", "example.org/nodens:v1"}, args...), stdout: &out, stderr: &errs, getenv: os.Getenv}
+	err = migrateManifests(e, strings.NewReader(stdin))
+	return out.String(), errs.String(), err
+}
+
+// TestMigrate compares with golden files, and holds what was migrated to be
+// accepted and left as it is the second time.
+func TestMigrate(t *testing.T) {
+	inputs, err := filepath.Glob("testdata/migrate/*.yaml")
+	if err != nil || len(inputs) < 6 {
+		t.Fatalf("%d inputs, error %v", len(inputs), err)
+	}
+	for _, in := range inputs {
+		name := strings.TrimSuffix(filepath.Base(in), ".yaml")
+		t.Run(name, func(t *testing.T) {
+			out, report, err := migrateFile(t, "", in)
+			if (name == "refused") != errors.Is(err, errRefused) || err != nil && name != "refused" {
+				t.Fatalf("%v\n%s", err, report)
+			}
+			golden(t, "testdata/migrate/"+name+".golden", out)
+			golden(t, "testdata/migrate/"+name+".report", report)
+			if name == "refused" {
+				return
+			}
+			again, report, err := migrateFile(t, out, "-")
+			if err != nil || again != out || strings.Contains(report, "Changes:") || !strings.Contains(report, "its Corefile is accepted") {
+				t.Errorf("the second time: %v\n%s", err, report)
+			}
+		})
+	}
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (go test -run TestMigrate -update writes it anew):\n%s", path, got)
+	}
+}
+
+// TestMigrateFiles gives the ConfigMap and the DaemonSet in files of their own.
+func TestMigrateFiles(t *testing.T) {
+	text, err := os.ReadFile("testdata/migrate/cilium-lrp.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemonSet, configMap, _ := strings.Cut(string(text), "---\n")
+	dir := t.TempDir()
+	var files []string
+	for name, text := range map[string]string{"a.yaml": strings.TrimSpace(daemonSet), "b.yaml": configMap} {
+		files = append(files, filepath.Join(dir, name))
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, report, err := migrateFile(t, "", files...)
+	if err != nil || strings.Count(out, "\n---\n") != 1 || !strings.Contains(report, "its Corefile is accepted") {
+		t.Errorf("%v\n%s%s", err, report, out)
+	}
+	out, report, err = migrateFile(t, string(text), "-o", "report", "-")
+	if err != nil || report != "" || !strings.HasPrefix(out, "Changes:\n") {
+		t.Errorf("%v\n%s%s", err, report, out)
+	}
+}
+
+func TestMigrateErrors(t *testing.T) {
+	for _, tc := range []struct {
+		name, text, want string
+	}{
+		{"nothing", "kind: Service\n", migrate.ErrNothing.Error()},
+		{"empty", "", migrate.ErrNothing.Error()},
+		{"not YAML", "kind: Service\n---\na: [\n", "standard input: yaml: line 3"},
+		{"template", "kind: {{ .Kind }}\n", "render it first"},
+		{"no object", "- a\n", "standard input:1: not a Kubernetes object"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			out, _, err := migrateFile(t, tc.text, "-")
+			if err == nil || !strings.Contains(err.Error(), tc.want) || out != "" {
+				t.Errorf("error %v, want %s\n%s", err, tc.want, out)
+			}
+		})
+	}
+	for _, args := range [][]string{nil, {"-o", "json", "-"}, {"-image", "", "-"}, {"-x"}} {
+		if _, _, err := migrateFile(t, "", args...); !errors.Is(err, errUsage) {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+	if _, _, err := migrateFile(t, "", "/nowhere"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+}

@@ -1,0 +1,186 @@
+package migrate
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// container is a container of node-cache.
+type container struct {
+	*yaml.Node
+	pod  *yaml.Node // the pod's spec
+	args []string
+	env  map[string]string
+}
+
+// nodeCaches finds the containers of node-cache in a DaemonSet.
+func nodeCaches(o *object) []*container {
+	pod := find(o.Node, "spec", "template", "spec")
+	var found []*container
+	for _, n := range list(pod, "containers") {
+		c := &container{Node: n, pod: pod, args: slices.Concat(texts(n, "command"), texts(n, "args")), env: envOf(n)}
+		if len(c.args) > 0 && !strings.HasPrefix(c.args[0], "-") {
+			c.args = c.args[1:] // the program
+		}
+		_, local := c.flag("localip")
+		if local || strings.Contains(scalar(n, "image"), "node-cache") {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// envOf are the variables of a container; what the kubelet fills in has a
+// stand-in that is an address.
+func envOf(n *yaml.Node) map[string]string {
+	env := make(map[string]string)
+	for _, e := range list(n, "env") {
+		value := scalar(e, "value")
+		if child(e, "valueFrom") != nil {
+			value = standInIP
+		}
+		env[scalar(e, "name")] = value
+	}
+	return env
+}
+
+// Stand-ins for what is known only on the node.
+const (
+	standInIP      = "192.0.2.1"
+	standInLocal   = "169.254.20.10"
+	standInService = "10.96.0.10"
+)
+
+// flag is the value of a flag among the arguments, written in any of the ways
+// that Go's flag package takes.
+func (c *container) flag(name string) (value string, ok bool) {
+	for i, a := range c.args {
+		a, dashed := strings.CutPrefix(a, "-")
+		a = strings.TrimPrefix(a, "-")
+		key, value, inline := strings.Cut(a, "=")
+		switch {
+		case !dashed || key != name:
+		case inline:
+			return value, true
+		case i+1 < len(c.args):
+			return c.args[i+1], true
+		default:
+			return "", true
+		}
+	}
+	return "", false
+}
+
+// setFlag gives a flag a value, in the place of the old one or behind all
+// others.
+func (c *container) setFlag(name, value string) {
+	for i, n := range list(c.Node, "args") {
+		key, _, inline := strings.Cut(strings.TrimLeft(n.Value, "-"), "=")
+		switch {
+		case key != name || !strings.HasPrefix(n.Value, "-"):
+			continue
+		case inline:
+			n.Value = "-" + name + "=" + value
+		case i+1 < len(list(c.Node, "args")):
+			list(c.Node, "args")[i+1].Value = value
+		}
+		c.args = texts(c.Node, "args")
+		return
+	}
+	item := node("-" + name + "=" + value)
+	if args := child(c.Node, "args"); args != nil && args.Style&yaml.FlowStyle != 0 {
+		item.Style = yaml.DoubleQuotedStyle
+	}
+	push(c.Node, "args", item)
+	c.args = texts(c.Node, "args")
+}
+
+// expanded are the arguments as the kubelet gives them, and with stand-ins for
+// the placeholders that a script fills in.
+func (c *container) expanded() []string {
+	replace := []string{"__PILLAR__LOCAL__DNS__", standInLocal, "__PILLAR__DNS__SERVER__", standInService}
+	for name, value := range c.env {
+		replace = append(replace, "$("+name+")", value)
+	}
+	r := strings.NewReplacer(replace...)
+	args := make([]string, len(c.args))
+	for i, a := range c.args {
+		args[i] = r.Replace(a)
+	}
+	return args
+}
+
+// source is where a file of the container comes from.
+type source struct {
+	configMap, key string
+}
+
+// file finds the ConfigMap that is mounted as a file. has tells whether a
+// ConfigMap may have a key.
+func (c *container) file(name string, has func(source) bool) (source, bool) {
+	for _, m := range list(c.Node, "volumeMounts") {
+		for _, v := range list(c.pod, "volumes") {
+			if scalar(v, "name") != scalar(m, "name") || child(v, "configMap") == nil {
+				continue
+			}
+			key, ok := keyAt(find(v, "configMap"), m, name)
+			if s := (source{scalar(v, "configMap", "name"), key}); ok && has(s) {
+				return s, true
+			}
+		}
+	}
+	return source{}, false
+}
+
+// keyAt is the key of a ConfigMap volume that a mount shows as a file.
+func keyAt(volume, mount *yaml.Node, name string) (string, bool) {
+	at, sub := scalar(mount, "mountPath"), scalar(mount, "subPath")
+	var rel string
+	switch {
+	case sub != "" && path.Clean(at) == path.Clean(name):
+		rel = sub
+	case sub == "" && path.Dir(path.Clean(name)) == path.Clean(at):
+		rel = path.Base(name)
+	default:
+		return "", false
+	}
+	items := list(volume, "items")
+	for _, i := range items {
+		if scalar(i, "path") == rel {
+			return scalar(i, "key"), true
+		}
+	}
+	return rel, len(items) == 0
+}
+
+// corefile is the file that the daemon will read, by node-cache's rules.
+func (c *container) corefile(has func(source) bool) (s source, base, ok bool) {
+	name, given := c.flag("basecorefile")
+	if !given {
+		name = "/etc/coredns/Corefile.base"
+	}
+	if s, ok := c.file(name, has); ok {
+		return s, true, true
+	}
+	name, given = c.flag("conf")
+	if !given {
+		if name, given = c.flag("corefile"); !given {
+			name = "/etc/Corefile"
+		}
+	}
+	s, ok = c.file(name, has)
+	return s, false, ok
+}
+
+// hostNetwork tells whether the pod is in the host's network.
+func (c *container) hostNetwork() bool { return scalar(c.pod, "hostNetwork") == "true" }
+
+// setsUp tells whether the daemon sets up anything on the host.
+func (c *container) setsUp() bool {
+	link, _ := c.flag("setupinterface")
+	rules, _ := c.flag("setupiptables")
+	return link != "false" || rules != "false"
+}

@@ -1,0 +1,164 @@
+package migrate
+
+import (
+	"net"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// readyPort is the default port of the ready directive.
+const readyPort = "8181"
+
+// corefile checks the Corefile and lets it serve /ready. It returns the address
+// of that, host:port; "" if there is none.
+func (m *migration) corefile(o *object, c *container) (ready string) {
+	start := Start{Args: c.expanded(), Env: c.env}
+	var n *yaml.Node
+	var holder *object
+	s, base, _ := c.corefile(func(s source) bool {
+		if holder = m.object("ConfigMap", o.namespace, s.configMap); holder != nil {
+			n = find(holder.Node, "data", s.key)
+		}
+		return n != nil
+	})
+	if n == nil {
+		m.lookAt("%s: its Corefile is not among these manifests; have nodens check look at it, and add a ready directive to it", o)
+		m.check(start, o.String())
+		return ""
+	}
+	start.Name, start.Corefile, start.Base = s.key, n.Value, base
+	if !m.check(start, holder.String()) {
+		return ""
+	}
+	text, ready, added := withReady(n.Value, c)
+	if start.Corefile = text; !m.check(start, holder.String()) {
+		return ""
+	}
+	if added {
+		patchScalar(holder.doc, n, text)
+		m.changed("%s: its Corefile gets ready %s, for the readiness probe", holder, ready)
+	}
+	m.same("%s: its Corefile is accepted, its placeholders are filled in as node-cache does", holder)
+	return ready
+}
+
+// check notes what the daemon refuses, line by line.
+func (m *migration) check(s Start, where string) bool {
+	if m.Check == nil {
+		return true
+	}
+	err := m.Check(s)
+	if err == nil {
+		return true
+	}
+	for line := range strings.Lines(err.Error()) {
+		m.refused("%s: %s", where, strings.TrimSpace(line))
+	}
+	return false
+}
+
+// withReady adds a ready directive in front of the health directive, on the
+// same host, or else in the first block. It returns the address.
+func withReady(text string, c *container) (out, ready string, added bool) {
+	lines := strings.SplitAfter(text, "\n")
+	for _, l := range lines {
+		if f := directive(l); len(f) > 0 && f[0] == "ready" {
+			return text, argument(f, ":"+readyPort), false
+		}
+	}
+	at, indent, host := -1, "    ", ""
+	for i, l := range lines {
+		f := directive(l)
+		switch {
+		case len(f) > 0 && f[0] == "health":
+			host, _, _ = net.SplitHostPort(argument(f, ":8080"))
+			at, indent = i, l[:len(l)-len(strings.TrimLeft(l, " \t"))]
+		case at < 0 && len(f) > 1 && f[len(f)-1] == "{" && !strings.HasPrefix(f[0], "("):
+			at = i + 1
+			if c.hostNetwork() { // else the local IP is on no link
+				local, _ := c.flag("localip")
+				host, _, _ = strings.Cut(local, ",")
+			}
+		}
+		if len(f) > 0 && f[0] == "health" {
+			break
+		}
+	}
+	if at < 0 {
+		return text, "", false
+	}
+	ready = net.JoinHostPort(host, readyPort)
+	lines = slices.Insert(lines, at, indent+"ready "+ready+"\n")
+	return strings.Join(lines, ""), ready, true
+}
+
+// directive are the words of a line, without its comment.
+func directive(line string) []string {
+	code, _, _ := strings.Cut(line, "#")
+	return strings.Fields(code)
+}
+
+// argument is the first argument of a directive.
+func argument(words []string, otherwise string) string {
+	if len(words) > 1 && words[1] != "{" {
+		return words[1]
+	}
+	return otherwise
+}
+
+// patchScalar changes a text by one line more. In a document that is a literal
+// block it is put in between the others, so that nothing else changes.
+func patchScalar(d *document, n *yaml.Node, text string) {
+	old, lines := strings.SplitAfter(n.Value, "\n"), strings.SplitAfter(text, "\n")
+	first := slices.IndexFunc(lines, func(l string) bool { return !slices.Contains(old, l) })
+	n.Value = text
+	source := strings.SplitAfter(d.text, "\n")
+	at := n.Line + 1 + first - d.first // n.Line is that of the "|"
+	if d.edited || n.Style&yaml.LiteralStyle == 0 || first < 0 || at >= len(source) {
+		d.edited = true
+		return
+	}
+	neighbour := source[at]
+	if strings.TrimSpace(neighbour) != strings.TrimSpace(old[first]) {
+		d.edited = true
+		return
+	}
+	indent := neighbour[:strings.Index(neighbour, strings.TrimLeft(old[first], " \t"))]
+	margin := len(old[first]) - len(strings.TrimLeft(old[first], " \t"))
+	d.text = strings.Join(slices.Insert(source, at, indent[:len(indent)-margin]+lines[first]), "")
+	d.patched = true
+}
+
+// probes lets the pod be ready when nodens has answered itself, and not ready
+// from the beginning of its end on.
+func (m *migration) probes(o *object, c *container, ready string) {
+	if child(c.Node, "livenessProbe") != nil {
+		m.same("%s: livenessProbe", o)
+	}
+	if ready == "" {
+		return
+	}
+	host, port, err := net.SplitHostPort(ready)
+	if err != nil {
+		return
+	}
+	get := pairs("path", "/ready", "port", number(port))
+	if h := scalar(c.Node, "livenessProbe", "httpGet", "host"); h != "" {
+		host = h
+	}
+	if host != "" {
+		get.Content = append([]*yaml.Node{node("host"), node(host)}, get.Content...)
+	}
+	probe := child(c.Node, "readinessProbe")
+	if probe == nil {
+		probe = pairs("httpGet", get, "periodSeconds", 5)
+	} else if old := find(probe, "httpGet"); old != nil && scalar(old, "path") == "/ready" {
+		return
+	} else {
+		set(probe, "httpGet", get)
+	}
+	set(c.Node, "readinessProbe", probe)
+	m.changed("%s: readinessProbe asks /ready on port %s: 200 from the first self-answered query until SIGTERM", o, port)
+}

@@ -1,0 +1,267 @@
+package migrate
+
+import (
+	"cmp"
+	"net"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// daemonSet migrates one container and the DaemonSet around it.
+func (m *migration) daemonSet(o *object, c *container) {
+	o.doc.edited = true
+	other := m.image(o, c)
+	m.command(o, c)
+	if other && c.hostNetwork() {
+		m.setupMetrics(o, c)
+	}
+	ready := m.corefile(o, c)
+	m.probes(o, c, ready)
+	m.ports(o, c)
+	m.privileges(o, c)
+	m.lock(o, c)
+	m.pidfile(o, c)
+	m.strategy(o)
+	m.grace(o, c)
+	m.same("%s: name, labels, selector, service account, tolerations, resources, metrics port and the mounted ConfigMaps", o)
+	if len(list(c.pod, "containers"))+len(list(c.pod, "initContainers")) > 1 {
+		m.lookAt("%s: its other containers were left alone", o)
+	}
+}
+
+// image reports whether the old image was another one.
+func (m *migration) image(o *object, c *container) bool {
+	old := scalar(c.Node, "image")
+	if !set(c.Node, "image", m.Image) {
+		return false
+	}
+	m.changed("%s: image %s becomes %s", o, old, m.Image)
+	return true
+}
+
+// setupMetrics moves the listener of -metrics-listen-address by one port:
+// node-cache holds its own without SO_REUSEPORT, and nodens could not start
+// beside it.
+func (m *migration) setupMetrics(o *object, c *container) {
+	const name = "metrics-listen-address"
+	old, given := c.flag(name)
+	if !given {
+		old = "0.0.0.0:9353"
+	}
+	host, port, err := net.SplitHostPort(old)
+	n, nerr := strconv.ParseUint(port, 10, 16)
+	if err != nil || nerr != nil {
+		return // 0: off
+	}
+	moved := net.JoinHostPort(host, strconv.FormatUint(n+1, 10))
+	c.setFlag(name, moved)
+	m.changed("%s: -%s is %s: node-cache does not share its port %s, and the new pod starts beside it", o, name, moved, port)
+}
+
+// command leaves the program to the image.
+func (m *migration) command(o *object, c *container) {
+	if remove(c.Node, "command") {
+		set(c.Node, "args", c.args)
+		m.changed("%s: command is the image's own; its arguments went to args", o)
+	}
+	if slices.ContainsFunc(c.args, func(a string) bool { return strings.Contains(a, "__PILLAR__") }) {
+		m.lookAt("%s: its arguments have placeholders (__PILLAR__…); fill them in as for node-cache", o)
+	}
+	m.same("%s: arguments %s", o, strings.Join(c.args, " "))
+}
+
+// ports takes the declared ports out: in the host's network they are host
+// ports, and keep a second pod from being scheduled beside the first.
+func (m *migration) ports(o *object, c *container) {
+	if !c.hostNetwork() || child(c.Node, "ports") == nil {
+		return
+	}
+	numbers := make(map[string]string)
+	for _, p := range list(c.Node, "ports") {
+		numbers[scalar(p, "name")] = scalar(p, "containerPort")
+	}
+	remove(c.Node, "ports")
+	m.changed("%s: ports are no longer declared; with hostNetwork they are host ports, and the new pod of an upgrade could not be scheduled beside the old one", o)
+	for _, probe := range []string{"livenessProbe", "readinessProbe", "startupProbe"} {
+		get := find(c.Node, probe, "httpGet")
+		if n, ok := numbers[scalar(get, "port")]; ok && n != "" {
+			set(get, "port", number(n))
+			m.changed("%s: %s names port %s by its number", o, probe, n)
+		}
+	}
+	m.targetPorts(o, numbers)
+}
+
+// targetPorts names by number what Services name by the name of a port that is
+// no longer declared.
+func (m *migration) targetPorts(ds *object, numbers map[string]string) {
+	labels := find(ds.Node, "spec", "template", "metadata", "labels")
+	for _, s := range m.objects("Service") {
+		if !selects(find(s.Node, "spec", "selector"), labels) || cmp.Or(s.namespace, "default") != cmp.Or(ds.namespace, "default") {
+			continue
+		}
+		for _, p := range list(s.Node, "spec", "ports") {
+			if n := numbers[scalar(p, "targetPort")]; n != "" {
+				set(p, "targetPort", number(n))
+				s.doc.edited = true
+				m.changed("%s: targetPort is %s by number, since the pod declares no ports", s, n)
+			}
+		}
+	}
+	for _, kind := range []string{"PodMonitor"} {
+		for _, o := range m.objects(kind) {
+			m.lookAt("%s: it finds ports by name, and the pods declare none any more; let it find them by number (portNumber)", o)
+		}
+	}
+}
+
+// selects tells whether a selector takes labels.
+func selects(selector, labels *yaml.Node) bool {
+	if selector == nil || len(selector.Content) == 0 {
+		return false
+	}
+	for i := 0; i+1 < len(selector.Content); i += 2 {
+		if scalar(labels, selector.Content[i].Value) != selector.Content[i+1].Value {
+			return false
+		}
+	}
+	return true
+}
+
+func number(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: s} }
+
+// privileges names what the container may do, and takes all else away.
+func (m *migration) privileges(o *object, c *container) {
+	was := "what it had"
+	if scalar(c.Node, "securityContext", "privileged") == "true" {
+		was = "privileged"
+	}
+	context := child(c.Node, "securityContext")
+	if context == nil {
+		context = pairs()
+	}
+	add := []string{"NET_BIND_SERVICE"}
+	if c.setsUp() {
+		add = []string{"NET_ADMIN", "NET_BIND_SERVICE"}
+	}
+	for _, a := range texts(context, "capabilities", "add") {
+		if !slices.Contains(add, a) {
+			add = append(add, a)
+		}
+	}
+	changed := remove(context, "privileged")
+	for _, kv := range []struct {
+		key   string
+		value any
+	}{
+		{"allowPrivilegeEscalation", false},
+		{"readOnlyRootFilesystem", true},
+		{"runAsUser", 0},
+		{"capabilities", pairs("drop", []string{"ALL"}, "add", add)},
+	} {
+		changed = set(context, kv.key, kv.value) || changed
+	}
+	set(c.Node, "securityContext", context)
+	if scalar(context, "runAsNonRoot") == "true" || scalar(c.pod, "securityContext", "runAsNonRoot") == "true" {
+		m.lookAt("%s: runAsNonRoot contradicts runAsUser 0, which the capabilities need; take it out", o)
+	}
+	if changed {
+		m.changed("%s: instead of %s, the capabilities %s alone and a read-only root", o, was, strings.Join(add, ", "))
+	}
+}
+
+// lock takes out the lock of iptables, which is not run any more.
+func (m *migration) lock(o *object, c *container) {
+	var gone []string
+	drop(c.Node, "volumeMounts", func(n *yaml.Node) bool {
+		if path.Base(scalar(n, "mountPath")) != "xtables.lock" {
+			return false
+		}
+		gone = append(gone, scalar(n, "name"))
+		return true
+	})
+	drop(c.pod, "volumes", func(n *yaml.Node) bool { return slices.Contains(gone, scalar(n, "name")) && !m.mounted(c, n) })
+	if len(gone) > 0 {
+		m.changed("%s: the lock of iptables is not mounted: nodens runs no iptables", o)
+	}
+}
+
+// mounted tells whether any container still mounts a volume.
+func (m *migration) mounted(c *container, volume *yaml.Node) bool {
+	for _, key := range []string{"containers", "initContainers"} {
+		for _, other := range list(c.pod, key) {
+			for _, mount := range list(other, "volumeMounts") {
+				if scalar(mount, "name") == scalar(volume, "name") {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// drop takes items out of the list at a key; an empty list goes with its key.
+func drop(n *yaml.Node, key string, unwanted func(*yaml.Node) bool) {
+	l := child(n, key)
+	if l == nil {
+		return
+	}
+	l.Content = slices.DeleteFunc(l.Content, unwanted)
+	if len(l.Content) == 0 {
+		remove(n, key)
+	}
+}
+
+// pidfile gives the PID file a place: the image has no folders, and its root
+// is read-only.
+func (m *migration) pidfile(o *object, c *container) {
+	name, ok := c.flag("pidfile")
+	if !ok || name == "" {
+		return
+	}
+	dir := path.Dir(name)
+	for _, mount := range list(c.Node, "volumeMounts") {
+		if path.Clean(scalar(mount, "mountPath")) == dir {
+			return
+		}
+	}
+	const volume = "nodens-pidfile"
+	push(c.Node, "volumeMounts", pairs("name", volume, "mountPath", dir))
+	push(c.pod, "volumes", pairs("name", volume, "emptyDir", pairs()))
+	m.changed("%s: an empty volume at %s for the PID file, since the root is read-only", o, dir)
+}
+
+// push adds an item to the list at a key.
+func push(n *yaml.Node, key string, item *yaml.Node) {
+	l := child(n, key)
+	if l == nil {
+		l = &yaml.Node{Kind: yaml.SequenceNode}
+		set(n, key, l)
+	}
+	l.Content = append(l.Content, item)
+}
+
+// strategy starts the new pod beside the old one.
+func (m *migration) strategy(o *object) {
+	spec := find(o.Node, "spec")
+	if scalar(spec, "updateStrategy", "type") == "OnDelete" {
+		m.lookAt("%s: updateStrategy OnDelete stays; a pod that you delete is replaced only when it is gone", o)
+		return
+	}
+	if set(spec, "updateStrategy", pairs("type", "RollingUpdate", "rollingUpdate", pairs("maxSurge", 1, "maxUnavailable", 0))) {
+		m.changed("%s: updateStrategy starts the new pod beside the old one (maxSurge 1, maxUnavailable 0), which shares its ports; no look-up is lost", o)
+	}
+}
+
+// grace leaves time to answer what is under way.
+func (m *migration) grace(o *object, c *container) {
+	n := child(c.pod, "terminationGracePeriodSeconds")
+	if n != nil && len(n.Value) < 2 && n.Value < "9" {
+		set(c.pod, "terminationGracePeriodSeconds", 30)
+		m.changed("%s: terminationGracePeriodSeconds %s becomes 30: nodens answers what is under way before it ends", o, n.Value)
+	}
+}

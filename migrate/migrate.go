@@ -1,0 +1,141 @@
+package migrate
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Config says how to migrate.
+type Config struct {
+	Image string // of the new container
+
+	// Check tells why the daemon would not start with these arguments and this
+	// Corefile; nil: it would. Only the text counts if args is nil.
+	Check func(Start) error
+}
+
+// Start is what a daemon is started with.
+type Start struct {
+	Args     []string
+	Env      map[string]string
+	Name     string // what errors call the Corefile
+	Corefile string
+	Base     bool // it has node-cache's placeholders
+}
+
+// Report says what came of a migration. All texts are for people.
+type Report struct {
+	Same    []string // works as it did
+	Changed []string // was changed, and why
+	Refused []string // will not work
+	LookAt  []string // could not be decided here
+}
+
+// ErrNothing says that no container of node-cache was found.
+var ErrNothing = errors.New("no DaemonSet has a container of node-cache (an image k8s-dns-node-cache, or the argument -localip)")
+
+// File is a YAML stream.
+type File struct {
+	Name string // for errors
+	Text string
+}
+
+// Run migrates the documents of all files, which become one stream. The output
+// is valid with any Report; one that has refusals is not worth applying.
+func Run(cfg Config, files ...File) (out string, r *Report, err error) {
+	var docs []*document
+	for _, f := range files {
+		more, err := split(f.Name, f.Text)
+		if err != nil {
+			return "", nil, err
+		}
+		if len(docs) > 0 && more[0].separator == "" {
+			more[0].separator = "---\n"
+		}
+		docs = append(docs, more...)
+	}
+	m := &migration{Config: cfg, docs: docs, report: &Report{}}
+	found := 0
+	for _, o := range m.objects("DaemonSet") {
+		for _, c := range nodeCaches(o) {
+			found++
+			m.daemonSet(o, c)
+		}
+	}
+	if found == 0 {
+		for _, f := range files {
+			if hint := templateHint(f.Text); hint != "" {
+				return "", nil, fmt.Errorf("%w%s", ErrNothing, hint)
+			}
+		}
+		return "", nil, ErrNothing
+	}
+	m.others()
+	out, err = join(docs)
+	return out, m.report, err
+}
+
+// migration is one run.
+type migration struct {
+	Config
+	docs   []*document
+	report *Report
+}
+
+func (m *migration) same(format string, a ...any) {
+	m.report.Same = append(m.report.Same, fmt.Sprintf(format, a...))
+}
+
+func (m *migration) changed(format string, a ...any) {
+	m.report.Changed = append(m.report.Changed, fmt.Sprintf(format, a...))
+}
+
+func (m *migration) refused(format string, a ...any) {
+	m.report.Refused = append(m.report.Refused, fmt.Sprintf(format, a...))
+}
+
+func (m *migration) lookAt(format string, a ...any) {
+	m.report.LookAt = append(m.report.LookAt, fmt.Sprintf(format, a...))
+}
+
+// others names what is left alone.
+func (m *migration) others() {
+	var names []string
+	for _, d := range m.docs {
+		if d.touched() {
+			continue
+		}
+		for _, o := range d.objects {
+			names = append(names, o.String())
+		}
+	}
+	if len(names) > 0 {
+		m.same("left alone: %s", strings.Join(names, ", "))
+	}
+}
+
+// Write prints the report.
+func (r *Report) Write(w io.Writer) error {
+	var b strings.Builder
+	for _, s := range []struct {
+		heading string
+		lines   []string
+	}{
+		{"Refused: will not work as it is", r.Refused},
+		{"Changes", r.Changed},
+		{"Look at", r.LookAt},
+		{"Stays the same", r.Same},
+	} {
+		if len(s.lines) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "%s:\n", s.heading)
+		for _, l := range s.lines {
+			fmt.Fprintf(&b, "  - %s\n", l)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
