@@ -46,7 +46,9 @@ type Block struct {
 	Prometheus  *Prometheus
 	Ready       *Ready
 	Reload      *Reload
-	Sample      bool // answer from the embedded sample of a cluster zone
+	Rewrites    []*Rewrite        // in file order
+	Sample      bool              // answer from the embedded sample of a cluster zone
+	Templates   []*RecordTemplate // in file order
 	Whoami      bool
 }
 

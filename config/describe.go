@@ -50,6 +50,9 @@ func (b *Block) describeAnswers(line func(directive string, values ...string)) {
 	if b.Cache != nil {
 		line("cache", b.Cache.describe()...)
 	}
+	for _, t := range b.Templates {
+		line("template", t.describe()...)
+	}
 	if b.Hosts != nil {
 		line("hosts", b.Hosts.describe()...)
 	}
@@ -83,6 +86,9 @@ func (b *Block) describeActions(line func(directive string, values ...string)) {
 	}
 	if b.LoadBalance != nil {
 		line("loadbalance", b.LoadBalance.describe()...)
+	}
+	for _, r := range b.Rewrites {
+		line("rewrite", r.describe()...)
 	}
 	for _, a := range b.ACL {
 		line("acl", a.describe()...)

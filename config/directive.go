@@ -125,7 +125,7 @@ func refused() map[string]string {
 		all[name] = elsewhere
 	}
 	for _, name := range []string{
-		"debug", "metadata", "pprof", "rewrite", "template", "timeouts",
+		"debug", "metadata", "pprof", "timeouts",
 	} {
 		all[name] = later
 	}

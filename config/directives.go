@@ -70,6 +70,21 @@ func queryDirectives() []Directive {
 			Differs: "No weighted. The zone's replies leave the fast path.",
 		},
 		{
+			Name: "rewrite", parse: parseRewrite, repeats: true,
+			Forms: []string{
+				"rewrite [continue|stop] name [exact|prefix|suffix|substring|regex] FROM TO [answer auto] [answer name|value FROM TO]…",
+				"rewrite [continue|stop] type|class FROM TO",
+				"rewrite [continue|stop] ttl [exact|prefix|suffix|substring|regex] NAME SECONDS|MIN-MAX",
+				"rewrite [continue|stop] rcode [exact|prefix|suffix|substring|regex] NAME FROM TO",
+				"rewrite [continue|stop] edns0 local set|append|replace CODE DATA|{VARIABLE} [revert]",
+				"rewrite [continue|stop] edns0 nsid set|append|replace [revert]",
+				"rewrite [continue|stop] edns0 subnet set|append|replace IPV4-BITS IPV6-BITS [revert]",
+				"rewrite [continue|stop] edns0 local CODE|nsid|subnet unset",
+			},
+			Summary: "Ask something else than the client did, and make the reply fit its question.",
+			Differs: "No cname rules, no metadata variables. As in CoreDNS, FROM of prefix and substring ends with a dot, so that it stands for whole labels at its end. Of the client's own OPT record, upstream sees only options that a rule names. Answers that depend on an option which tells who asks are not cached. The OPT record is no record whose TTL is bounded. AD is cleared.",
+		},
+		{
 			Name: "acl", Forms: []string{"acl [ZONE…]"}, parse: parseACL, repeats: true,
 			Options: []string{"allow|block|filter|drop [type TYPE…] [net NETWORK…]"},
 			Summary: "Decide who may ask what. The first policy that covers a query decides.",
@@ -100,6 +115,15 @@ func queryDirectives() []Directive {
 // answerDirectives answer queries. They are asked in this order until one does.
 func answerDirectives() []Directive {
 	return []Directive{
+		{
+			Name: "template", Forms: []string{"template CLASS TYPE [ZONE…]"}, parse: parseTemplate, repeats: true,
+			Options: []string{
+				"match REGEXP…", "answer RECORD…", "authority RECORD…", "additional RECORD…", "rcode RCODE",
+				"ederror CODE [TEXT]", "fallthrough [ZONE…]",
+			},
+			Summary: "Answer with records made by Go templates of the question.",
+			Differs: "CLASS, TYPE and RCODE are taken in either case. .Message is the question as upstreams are asked it; .Meta is always empty. Answers with an ederror or made of .Remote are not cached. The target of a CNAME is followed at most 8 times, past rewrite and acl.",
+		},
 		{
 			Name: "hosts", Forms: []string{"hosts [FILE [ZONE…]]"}, parse: parseHosts,
 			Options: []string{"ADDRESS NAME…", "ttl SECONDS", "no_reverse", "reload DURATION", "fallthrough [ZONE…]"},

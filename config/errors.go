@@ -1,10 +1,7 @@
 package config
 
 import (
-	"errors"
 	"log/slog"
-	"regexp"
-	"regexp/syntax"
 )
 
 func errorsOptions() []string { return []string{"consolidate"} }
@@ -36,11 +33,8 @@ func parseConsolidate(e *Errors, o statement) error {
 	if c.Period, err = parsePositiveDuration("duration", o.args[0].text); err != nil {
 		return o.fail(err)
 	}
-	if c.Pattern, err = regexp.Compile(o.args[1].text); err != nil {
-		if fault, ok := errors.AsType[*syntax.Error](err); ok {
-			return o.errorf("regular expression %q: %s", o.args[1].text, fault.Code)
-		}
-		return o.errorf("%q is not a regular expression", o.args[1].text)
+	if c.Pattern, err = parsePattern(o.args[1].text); err != nil {
+		return o.fail(err)
 	}
 	if len(o.args) > 2 {
 		if c.Level, err = parseLevel(o.args[2].text); err != nil {

@@ -79,12 +79,8 @@ func parseHostsReload(h *Hosts, o statement) error {
 }
 
 func parseFallthrough(h *Hosts, o statement) error {
-	if len(o.args) == 0 {
-		h.Fallthrough = []string{"."}
-		return nil
-	}
 	var err error
-	h.Fallthrough, err = parseZoneList(o, 0)
+	h.Fallthrough, err = fallthroughZones(o)
 	return err
 }
 

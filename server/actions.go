@@ -47,10 +47,11 @@ func (s *Server) act(j *job) ([]byte, outcome) {
 	if a.NSID != "" && q.option(dns.EDNS0NSID) != nil {
 		q.nsid = a.NSID
 	}
-	if a.LoadBalance == nil && !a.DNS64.wants(q) && !a.Rewrite.concerns(q) {
+	r := a.Rewrite.run(q)
+	if a.LoadBalance == nil && !a.DNS64.wants(q) && !r.applied {
 		return s.admit(j)
 	}
-	m, o := s.translate(j, q)
+	m, o := s.translate(j, r)
 	if o.dropped {
 		return nil, o
 	}

@@ -42,9 +42,11 @@ func (d *DNS64) needs(m *dns.Msg) bool {
 	return true
 }
 
-// translate answers q as DNS64 does, or as it is where DNS64 has no say.
-func (s *Server) translate(j *job, q *Query) (message, outcome) {
-	m, o := s.rewrite(j, q)
+// translate answers r's question as DNS64 does, or as it is where DNS64 has no
+// say.
+func (s *Server) translate(j *job, r *rewriting) (message, outcome) {
+	m, o := s.rewrite(j, r)
+	q := r.q
 	d := q.zone.actions().DNS64
 	if o.dropped || !d.wants(q) || !d.needs(m.Msg) {
 		return m, o
@@ -52,7 +54,7 @@ func (s *Server) translate(j *job, q *Query) (message, outcome) {
 	var asked Query
 	q.copyTo(&asked)
 	asked.qtype = dns.TypeA
-	v4, _ := s.rewrite(j, &asked)
+	v4, _ := s.rewrite(j, q.zone.actions().Rewrite.run(&asked))
 	if v4.Msg == nil || v4.Rcode != dns.RcodeSuccess {
 		return m, o
 	}

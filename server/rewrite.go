@@ -38,6 +38,7 @@ type rewriting struct {
 	options []dns.EDNS0 // for upstream
 	private bool        // the options tell who asks
 	undo    []undo      // to be done in reverse
+	applied bool        // some step
 }
 
 // undo is what to do with a reply, after the lookup.
@@ -48,23 +49,15 @@ type undo interface {
 
 var errRewritten = errors.New("rewrite makes no domain name of it")
 
-// concerns reports whether some step applies to q.
-func (w *Rewrite) concerns(q *Query) bool {
-	return w != nil && w.run(q).applied
-}
-
-type rewrittenQuery struct {
-	rewriting
-	applied bool
-}
-
-// run takes q through the steps.
-func (w *Rewrite) run(q *Query) rewrittenQuery {
-	r := rewrittenQuery{rewriting: rewriting{
-		q: q, name: strings.ToLower(q.presentation()), qtype: q.qtype, qclass: q.qclass,
-	}}
+// run takes q through the steps. A nil Rewrite has none.
+func (w *Rewrite) run(q *Query) *rewriting {
+	r := &rewriting{q: q}
+	if w == nil {
+		return r
+	}
+	r.name, r.qtype, r.qclass = strings.ToLower(q.presentation()), q.qtype, q.qclass
 	for _, s := range w.Steps {
-		if !s.Rule.apply(&r.rewriting) {
+		if !s.Rule.apply(r) {
 			continue
 		}
 		r.applied = true
@@ -75,16 +68,11 @@ func (w *Rewrite) run(q *Query) rewrittenQuery {
 	return r
 }
 
-// rewrite looks up what the zone's rules make of q, and makes the reply fit q
-// again. Records that were changed are not what anybody has signed.
-func (s *Server) rewrite(j *job, q *Query) (message, outcome) {
-	w := q.zone.actions().Rewrite
-	if w == nil {
-		return s.consult(j, q)
-	}
-	r := w.run(q)
+// rewrite looks up what the zone's rules have made of r's question, and makes
+// the reply fit that question again.
+func (s *Server) rewrite(j *job, r *rewriting) (message, outcome) {
 	if !r.applied {
-		return s.consult(j, q)
+		return s.consult(j, r.q)
 	}
 	var asked Query
 	if err := r.question(&asked); err != nil {
@@ -98,7 +86,7 @@ func (s *Server) rewrite(j *job, q *Query) (message, outcome) {
 }
 
 // question makes the question that the steps have led to.
-func (r *rewrittenQuery) question(into *Query) error {
+func (r *rewriting) question(into *Query) error {
 	r.q.copyTo(into)
 	var buf [maxNameLen + 1]byte
 	n, err := dns.PackDomainName(r.name, buf[:], 0, nil, false)
@@ -113,9 +101,10 @@ func (r *rewrittenQuery) question(into *Query) error {
 	return nil
 }
 
-// restore takes the reply back through what the steps have noted.
-func (r *rewrittenQuery) restore(m *dns.Msg) {
-	if len(r.undo) == 0 && r.name == strings.ToLower(r.q.presentation()) && r.qtype == r.q.qtype {
+// restore takes the reply back through what the steps have noted. Records that
+// were changed are not what anybody has signed.
+func (r *rewriting) restore(m *dns.Msg) {
+	if len(r.undo) == 0 && r.qtype == r.q.qtype && strings.EqualFold(r.name, r.q.presentation()) {
 		return
 	}
 	m.AuthenticatedData = false

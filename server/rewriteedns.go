@@ -41,7 +41,9 @@ func (w RewriteEDNS0) apply(r *rewriting) bool {
 	case w.Action == EDNS0Unset:
 		r.options = slices.DeleteFunc(r.options, func(o dns.EDNS0) bool { return o.Option() == w.Code })
 		return true
-	case w.Action == EDNS0Replace && !has, w.Action == EDNS0Append && has:
+	case w.Action == EDNS0Append && has:
+		return true
+	case w.Action == EDNS0Replace && !has:
 		return false
 	}
 	data := w.data(r.q)

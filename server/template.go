@@ -64,12 +64,6 @@ type templateData struct {
 // Meta is empty: no metadata is collected.
 func (*templateData) Meta(string) string { return "" }
 
-// CheckTemplate reports what is wrong with the text of a template.
-func CheckTemplate(text string) error {
-	_, err := newRecordTemplate(text)
-	return err
-}
-
 func newRecordTemplate(text string) (*template.Template, error) {
 	return template.New("record").Funcs(template.FuncMap{"parseInt": strconv.ParseUint}).Parse(text)
 }

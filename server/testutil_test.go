@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"sync/atomic"
 	"testing"
@@ -129,4 +130,16 @@ func withTXT(n int) []string {
 		rrs = append(rrs, fmt.Sprintf("big.example.org. 60 IN TXT \"%03d %s\"", i, "0123456789012345678901234567890123456789"))
 	}
 	return rrs
+}
+
+// askFrom is ask over UDP from an address of the host.
+func (ts *testServer) askFrom(t testing.TB, ip string, m *dns.Msg) *dns.Msg {
+	t.Helper()
+	d := &net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(ip)}}
+	c := &dns.Client{Dialer: d, Timeout: 10 * time.Second}
+	r, _, err := c.Exchange(m, ts.addr.String())
+	if err != nil {
+		t.Fatalf("from %s: %v", ip, err)
+	}
+	return r
 }

@@ -6,8 +6,8 @@
 //	Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error)
 //
 // q holds one question, the RD and CD bits, and an OPT record whose DO bit, if
-// set, asks for DNSSEC records; nothing else of q is looked at, and q is
-// neither kept nor modified. The answer belongs to the caller. It repeats the
+// set, asks for DNSSEC records and whose options, if given as EDNS0_LOCAL, are
+// passed on; nothing else of q is looked at, and q is neither kept nor modified. The answer belongs to the caller. It repeats the
 // question exactly as asked and carries no OPT record. An error wraps
 // ErrNotMine if another source has to be asked, or is an *Error.
 package upstream

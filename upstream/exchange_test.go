@@ -372,3 +372,32 @@ func TestOurOwnWantsCondemnNobody(t *testing.T) {
 		s.mu.Unlock()
 	}
 }
+
+// TestOptionsArePassedOn sends options as they are given, over UDP and over TCP
+// beside our own.
+func TestOptionsArePassedOn(t *testing.T) {
+	for _, force := range []bool{false, true} {
+		f := newFake(t, nil)
+		p, _ := newTestPool(t, func(c *PoolConfig) { c.ForceTCP = force }, f.endpoint())
+		m := asking("example.org.", dns.TypeA)
+		m.SetEdns0(1232, false)
+		m.IsEdns0().Option = []dns.EDNS0{
+			&dns.EDNS0_LOCAL{Code: 65001, Data: []byte("abc")}, &dns.EDNS0_LOCAL{Code: 65002},
+			&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0123456789abcdef"},
+		}
+		if _, err := p.Exchange(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		got := map[uint16]string{}
+		for _, o := range f.queries()[0].msg.IsEdns0().Option {
+			if local, ok := o.(*dns.EDNS0_LOCAL); ok {
+				got[local.Code] = string(local.Data)
+			} else if o.Option() != dns.EDNS0TCPKEEPALIVE {
+				t.Errorf("option %v", o)
+			}
+		}
+		if len(got) != 2 || got[65001] != "abc" {
+			t.Errorf("force_tcp %t: options %v", force, got)
+		}
+	}
+}

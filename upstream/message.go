@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,11 +18,13 @@ const udpSize = 1232
 type question struct {
 	dns.Question
 	rd, cd, do bool
+	options    []byte // of the OPT record, packed
 
 	name []byte // in wire format; what a reply has to repeat
 }
 
-// newQuestion takes from m what may leave this host.
+// newQuestion takes from m what may leave this host: of options, those given as
+// EDNS0_LOCAL.
 func newQuestion(m *dns.Msg) (*question, error) {
 	if m == nil || len(m.Question) != 1 {
 		return nil, fmt.Errorf("query has not one question")
@@ -29,6 +32,7 @@ func newQuestion(m *dns.Msg) (*question, error) {
 	q := &question{Question: m.Question[0], rd: m.RecursionDesired, cd: m.CheckingDisabled}
 	if opt := m.IsEdns0(); opt != nil {
 		q.do = opt.Do()
+		q.options = packOptions(opt.Option)
 	}
 	var buf [256]byte
 	n, err := dns.PackDomainName(dns.Fqdn(q.Name), buf[:], 0, nil, false)
@@ -37,6 +41,24 @@ func newQuestion(m *dns.Msg) (*question, error) {
 	}
 	q.name = append([]byte(nil), buf[:n]...)
 	return q, nil
+}
+
+// packOptions packs the options that are given with their data, RFC 6891
+// section 6.1.2.
+func packOptions(options []dns.EDNS0) []byte {
+	var b []byte
+	for _, o := range options {
+		if local, ok := o.(*dns.EDNS0_LOCAL); ok {
+			b = appendOption(b, local.Code, local.Data)
+		}
+	}
+	return b
+}
+
+func appendOption(b []byte, code uint16, data []byte) []byte {
+	b = binary.BigEndian.AppendUint16(b, code)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(data)))
+	return append(b, data...)
 }
 
 // query is one message that goes out.
@@ -51,7 +73,7 @@ type query struct {
 func (q *query) datagram() []byte { return q.framed[2:] }
 
 // newQuery makes a message of its own: a new unpredictable ID, the flags of q,
-// and at most an OPT record without options.
+// and at most an OPT record with the options of q.
 func (q *question) newQuery(edns bool) *query { return q.pack(edns, false) }
 
 // pack makes a query for UDP, or one for TCP or TLS: the OPT record of that
@@ -59,17 +81,19 @@ func (q *question) newQuery(edns bool) *query { return q.pack(edns, false) }
 func (q *question) pack(edns, stream bool) *query {
 	var id [2]byte
 	_, _ = rand.Read(id[:]) // never fails
-	b := make([]byte, 2, 2+12+len(q.name)+4+11+4)
+	b := make([]byte, 2, 2+12+len(q.name)+4+11+len(q.options)+4)
 	b = append(b, id[0], id[1], flag(q.rd, 0x01), flag(q.cd, 0x10), 0, 1, 0, 0, 0, 0, 0, flag(edns, 1))
 	b = append(b, q.name...)
 	b = binary.BigEndian.AppendUint16(b, q.Qtype)
 	b = binary.BigEndian.AppendUint16(b, q.Qclass)
 	if edns {
-		b = append(b, 0, 0, byte(dns.TypeOPT), udpSize>>8, udpSize&0xff, 0, 0, flag(q.do, 0x80), 0, 0, 0)
+		b = append(b, 0, 0, byte(dns.TypeOPT), udpSize>>8, udpSize&0xff, 0, 0, flag(q.do, 0x80), 0)
+		options := q.options
 		if stream {
-			b[len(b)-1] = 4 // RDLENGTH: an option without a value
-			b = append(b, 0, byte(dns.EDNS0TCPKEEPALIVE), 0, 0)
+			options = appendOption(slices.Clip(options), dns.EDNS0TCPKEEPALIVE, nil)
 		}
+		b = binary.BigEndian.AppendUint16(b, uint16(len(options)))
+		b = append(b, options...)
 	}
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
 	return &query{question: q, edns: edns, stream: stream, id: binary.BigEndian.Uint16(id[:]), framed: b}

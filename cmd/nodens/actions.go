@@ -20,6 +20,9 @@ func buildActions(b *config.Block) (*server.Actions, error) {
 	if b.LoadBalance != nil {
 		a.LoadBalance = &server.LoadBalance{Prefer: b.LoadBalance.Prefer}
 	}
+	if len(b.Rewrites) > 0 {
+		a.Rewrite = buildRewrite(b.Rewrites)
+	}
 	var err error
 	if a.ACL, err = buildACL(b); err != nil {
 		return nil, err

@@ -113,10 +113,20 @@ func (d *daemon) buildBlock(a *app, b *config.Block, byAddr map[netip.AddrPort][
 }
 
 // sources makes the sources of a block in the order in which they are asked:
-// hosts, sample, forward. key tells apart blocks whose answers may differ.
+// template, hosts, sample, forward, whoami. key tells apart blocks whose answers may differ.
 func (d *daemon) sources(a *app, b *config.Block, where func(int, string, error) error) ([]server.NamedSource, string, error) {
 	var sources []server.NamedSource
 	var key strings.Builder
+	if len(b.Templates) > 0 {
+		t, err := buildTemplates(b)
+		if err != nil {
+			return nil, "", where(b.Templates[0].Line, "template", err)
+		}
+		sources = append(sources, server.NamedSource{Name: "template", Source: t})
+		for _, t := range b.Templates {
+			fmt.Fprintf(&key, "template %q\n", t.Key())
+		}
+	}
 	if b.Hosts != nil {
 		h, err := d.newHosts(b)
 		if err != nil {

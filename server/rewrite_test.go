@@ -1,0 +1,252 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/miekg/dns"
+)
+
+func exactly(s string) NameMatch  { return NameMatch{Kind: MatchExact, Text: s} }
+func ending(s string) NameMatch   { return NameMatch{Kind: MatchSuffix, Text: s} }
+func matching(s string) NameMatch { return NameMatch{Kind: MatchRegex, Pattern: regexp.MustCompile(s)} }
+
+func steps(rules ...RewriteRule) *Rewrite {
+	w := new(Rewrite)
+	for _, r := range rules {
+		w.Steps = append(w.Steps, RewriteStep{Rule: r})
+	}
+	return w
+}
+
+// rewriteRecords is what the source behind TestRewrite knows.
+func rewriteRecords() []string {
+	return []string{
+		"new.example.org. 300 IN A 192.0.2.1",
+		"www.new.example.org. 300 IN CNAME new.example.org.",
+		"svc.new.example.org. 300 IN SRV 1 2 80 target.new.example.org.",
+		"new.example.org. 300 IN TXT t",
+		"abc.rx.example.org. 300 IN CNAME abc.values.example.org.",
+	}
+}
+
+func TestRewrite(t *testing.T) {
+	name := func(m NameMatch, to string, auto bool, answers ...RewriteAnswer) RewriteRule {
+		return RewriteName{Match: m, To: to, Auto: auto, Answers: answers}
+	}
+	answer := func(value bool, from, to string) RewriteAnswer {
+		return RewriteAnswer{Value: value, Pattern: regexp.MustCompile(from), To: to}
+	}
+	for _, tt := range []struct {
+		about string
+		w     *Rewrite
+		name  string
+		qtype uint16
+		want  string
+	}{
+		{"exact", steps(name(exactly("old.example.org."), "new.example.org.", true)), "OLD.example.org.", dns.TypeA,
+			"NOERROR; old.example.org. A 192.0.2.1"},
+		{"no rule is for it", steps(name(exactly("old.example.org."), "new.example.org.", true)), "new.example.org.", dns.TypeA,
+			"NOERROR; new.example.org. A 192.0.2.1"},
+		{"prefix", steps(name(NameMatch{Kind: MatchPrefix, Text: "old."}, "new.", true)), "old.example.org.", dns.TypeA,
+			"NOERROR; old.example.org. A 192.0.2.1"},
+		{"prefix without auto", steps(name(NameMatch{Kind: MatchPrefix, Text: "old."}, "new.", false)), "old.example.org.", dns.TypeA,
+			"NOERROR; new.example.org. A 192.0.2.1"},
+		{"suffix", steps(name(ending(".old.example.org."), ".new.example.org.", true)), "www.old.example.org.", dns.TypeA,
+			"NOERROR; www.old.example.org. CNAME new.example.org."},
+		{"suffix in data", steps(name(ending(".old.example.org."), ".new.example.org.", true)), "svc.old.example.org.", dns.TypeSRV,
+			"NOERROR; svc.old.example.org. SRV 1 2 80 target.old.example.org."},
+		{"substring", steps(name(NameMatch{Kind: MatchSubstring, Text: "old."}, "new.", true)), "www.old.example.org.", dns.TypeA,
+			"NOERROR; www.old.example.org. CNAME new.example.org."},
+		{"regex", steps(name(matching(`^(.*)\.re\.example\.org\.$`), "{1}.rx.example.org.", false,
+			answer(false, `(.*)\.rx\.example\.org\.`, "{1}.re.example.org."), answer(true, `(.*)\.values\.(.*)`, "{1}.v.{2}"))),
+			"abc.re.example.org.", dns.TypeA, "NOERROR; abc.re.example.org. CNAME abc.v.example.org."},
+		{"the name that does not exist", steps(name(exactly("old.example.org."), "none.example.org.", true)), "old.example.org.", dns.TypeA,
+			"NXDOMAIN"},
+		{"no domain name", steps(name(matching(`^(.*)\.example\.org\.$`), "{1}..example.org.", false)), "a.example.org.", dns.TypeA,
+			"SERVFAIL"},
+		{"a name that is too long", steps(name(matching(`^(.*)\.example\.org\.$`), strings.Repeat("{1}.", 4)+"example.org.", false)),
+			strings.Repeat("a", 63) + ".example.org.", dns.TypeA, "SERVFAIL"},
+		{"type", steps(RewriteType{dns.TypeMX, dns.TypeTXT}), "new.example.org.", dns.TypeMX, `NOERROR; new.example.org. TXT "t"`},
+		{"rcode", steps(RewriteRcode{matching(`.*`), dns.RcodeNameError, dns.RcodeSuccess}), "none.example.org.", dns.TypeA, "NOERROR"},
+		{"rcode of another", steps(RewriteRcode{matching(`.*`), dns.RcodeServerFailure, dns.RcodeSuccess}), "none.example.org.", dns.TypeA, "NXDOMAIN"},
+		{"rcode of a failure", steps(RewriteRcode{matching(`.*`), dns.RcodeServerFailure, dns.RcodeNameError}), "fail.example.org.", dns.TypeAAAA, "NXDOMAIN"},
+		{"the first that applies stops", steps(
+			name(exactly("old.example.org."), "new.example.org.", true), name(exactly("new.example.org."), "none.example.org.", true),
+		), "old.example.org.", dns.TypeA, "NOERROR; old.example.org. A 192.0.2.1"},
+		{"continue", &Rewrite{Steps: []RewriteStep{
+			{Rule: name(exactly("a.example.org."), "b.example.org.", true), Then: true},
+			{Rule: name(exactly("b.example.org."), "new.example.org.", true), Then: true},
+			{Rule: RewriteType{dns.TypeMX, dns.TypeTXT}},
+		}}, "a.example.org.", dns.TypeMX, `NOERROR; a.example.org. TXT "t"`},
+	} {
+		t.Run(tt.about, func(t *testing.T) {
+			ts, _ := actionServer(t, &Actions{Rewrite: tt.w}, rewriteRecords()...)
+			for _, round := range []string{"miss", "hit"} {
+				r := ts.ask(t, "udp", query(tt.name, tt.qtype))
+				if got := gist(r); got != tt.want {
+					t.Errorf("%s: got %q, want %q", round, got, tt.want)
+				}
+				if q := r.Question[0]; q.Name != tt.name || q.Qtype != tt.qtype {
+					t.Errorf("%s: question %v", round, q)
+				}
+			}
+		})
+	}
+}
+
+// TestRewriteShares wants one upstream query for names that are rewritten to
+// one, and for that name itself: the cache stands behind the rewriting.
+func TestRewriteShares(t *testing.T) {
+	w := steps(RewriteName{Match: ending(".old.example.org."), To: ".example.org.", Auto: true})
+	ts, src := actionServer(t, &Actions{Rewrite: w}, rewriteRecords()...)
+	for _, name := range []string{"new.old.example.org.", "new.example.org.", "NEW.old.example.org."} {
+		if r := ts.ask(t, "udp", query(name, dns.TypeA)); len(r.Answer) != 1 || !strings.EqualFold(r.Answer[0].Header().Name, name) {
+			t.Errorf("%s: %v", name, r.Answer)
+		}
+	}
+	if n := src.counted.Load(); n != 1 {
+		t.Errorf("%d questions reached the source, want 1", n)
+	}
+}
+
+func TestRewriteTTL(t *testing.T) {
+	for _, tt := range []struct{ least, most, want uint32 }{{60, 60, 60}, {0, 100, 100}, {1000, 2000, 1000}, {200, 400, 300}} {
+		w := steps(RewriteTTL{Match: ending("example.org."), Min: tt.least, Max: tt.most})
+		ts, _ := actionServer(t, &Actions{Rewrite: w}, rewriteRecords()...)
+		r := ts.ask(t, "udp", query("new.example.org.", dns.TypeA, withEDNS(1232, true)))
+		if got := r.Answer[0].Header().Ttl; got > tt.want || got+5 < tt.want {
+			t.Errorf("%d-%d: TTL %d, want %d", tt.least, tt.most, got, tt.want)
+		}
+		if o := r.IsEdns0(); o == nil || !o.Do() || o.Version() != 0 {
+			t.Errorf("OPT %v", o)
+		}
+	}
+}
+
+// TestRewriteBits holds the reply to the client's EDNS and DNSSEC wishes. What
+// was changed is not authentic.
+func TestRewriteBits(t *testing.T) {
+	src := sourceFunc(func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
+		r := reply(t, m, m.Question[0].Name+" 60 IN A 192.0.2.1")
+		r.AuthenticatedData, r.Authoritative = true, true
+		if opt := m.IsEdns0(); (opt != nil && opt.Do()) != m.CheckingDisabled {
+			t.Errorf("DO and CD are not as the client has them: %v", m)
+		}
+		return r, nil
+	})
+	z := &Zone{Name: "example.org.", Cache: newCache(t), Sources: []NamedSource{{"forward", src}}, Actions: &Actions{
+		Rewrite: steps(RewriteName{Match: exactly("old.example.org."), To: "new.example.org.", Auto: true}),
+	}}
+	ts := newTestServer(t, Config{}, z)
+	secure := func(m *dns.Msg) { m.SetEdns0(1232, true); m.CheckingDisabled = true }
+	for _, tt := range []struct {
+		name   string
+		opt    func(*dns.Msg)
+		ad, do bool
+	}{
+		{"old.example.org.", func(*dns.Msg) {}, false, false},
+		{"old.example.org.", secure, false, true},
+		{"other.example.org.", secure, true, true},
+	} {
+		for range 2 {
+			r := ts.ask(t, "udp", query(tt.name, dns.TypeA, tt.opt))
+			do := r.IsEdns0() != nil && r.IsEdns0().Do()
+			if r.AuthenticatedData != tt.ad || do != tt.do || r.CheckingDisabled != tt.do || len(r.Answer) != 1 {
+				t.Errorf("%s: AD %t, DO %t, CD %t, %v", tt.name, r.AuthenticatedData, do, r.CheckingDisabled, r.Answer)
+			}
+		}
+	}
+}
+
+func TestRewriteClass(t *testing.T) {
+	w := steps(RewriteClass{dns.ClassCHAOS, dns.ClassINET})
+	ts, _ := actionServer(t, &Actions{Rewrite: w}, rewriteRecords()...)
+	m := query("new.example.org.", dns.TypeA)
+	m.Question[0].Qclass = dns.ClassCHAOS
+	r := ts.ask(t, "udp", m)
+	if r.Question[0].Qclass != dns.ClassCHAOS || gist(r) != "NOERROR; new.example.org. A 192.0.2.1" {
+		t.Errorf("reply %v", r)
+	}
+	m.Question[0].Qclass = dns.ClassHESIOD
+	if r := ts.ask(t, "udp", m); r.Rcode != dns.RcodeRefused {
+		t.Errorf("class HS: %v", r)
+	}
+}
+
+// options is a source that answers with the options it was asked with.
+type options struct {
+	t     testing.TB
+	asked atomic.Int64
+}
+
+func (o *options) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
+	o.asked.Add(1)
+	text := "none"
+	if opt := m.IsEdns0(); opt != nil {
+		var list []string
+		for _, e := range opt.Option {
+			local := e.(*dns.EDNS0_LOCAL)
+			list = append(list, fmt.Sprintf("%d=%x", local.Code, local.Data))
+		}
+		text = strings.Join(list, ",")
+	}
+	return reply(o.t, m, m.Question[0].Name+" 60 IN TXT "+text), nil
+}
+
+func TestRewriteEDNS0(t *testing.T) {
+	sent := func(data string) func(*dns.Msg) {
+		return func(m *dns.Msg) {
+			m.SetEdns0(1232, false)
+			m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_LOCAL{Code: 65001, Data: []byte(data)}}
+		}
+	}
+	none := func(*dns.Msg) {}
+	rule := func(action string) RewriteEDNS0 {
+		return RewriteEDNS0{Action: action, Code: 65001, Data: []byte("x")}
+	}
+	for _, tt := range []struct {
+		about string
+		w     *Rewrite
+		opt   func(*dns.Msg)
+		want  string
+		asked int64 // of two times
+	}{
+		{"set", steps(rule(EDNS0Set)), none, "65001=78", 1},
+		{"set over the client's", steps(rule(EDNS0Set)), sent("c"), "65001=78", 2},
+		{"append", steps(rule(EDNS0Append)), none, "65001=78", 1},
+		{"append to the client's", steps(rule(EDNS0Append)), sent("c"), "65001=63", 2},
+		{"replace", steps(rule(EDNS0Replace)), none, "none", 1},
+		{"replace the client's", steps(rule(EDNS0Replace)), sent("c"), "65001=78", 2},
+		{"unset", steps(rule(EDNS0Unset)), sent("c"), "none", 1},
+		{"no rule", nil, sent("c"), "none", 1},
+		{"subnet", steps(RewriteEDNS0{Action: EDNS0Set, Code: dns.EDNS0SUBNET, Subnet: &EDNS0Subnet{V4: 20, V6: 56}}), none,
+			"8=000114007f0000", 2},
+		{"qname", steps(RewriteEDNS0{Action: EDNS0Set, Code: 65001, Variable: "qname"}), none, "65001=" + fmt.Sprintf("%x", "a.example.org."), 2},
+		{"client_ip", steps(RewriteEDNS0{Action: EDNS0Set, Code: 65001, Variable: "client_ip"}), none, "65001=7f000001", 2},
+		{"server_port", steps(RewriteEDNS0{Action: EDNS0Set, Code: 65001, Variable: "server_port"}), none, "65001=14b4", 2},
+		{"protocol", steps(RewriteEDNS0{Action: EDNS0Set, Code: 65001, Variable: "protocol"}), none, "65001=756470", 2},
+	} {
+		t.Run(tt.about, func(t *testing.T) {
+			src := &options{t: t}
+			z := &Zone{Name: ".", Cache: newCache(t), Sources: []NamedSource{{"forward", src}}, Actions: &Actions{Rewrite: tt.w}}
+			ts := newTestServer(t, Config{}, z)
+			for range 2 {
+				r := ts.ask(t, "udp", query("A.example.org.", dns.TypeTXT, tt.opt))
+				if got := r.Answer[0].(*dns.TXT).Txt[0]; got != tt.want {
+					t.Errorf("upstream got %q, want %q", got, tt.want)
+				}
+				if opt := r.IsEdns0(); opt != nil && len(opt.Option) > 0 {
+					t.Errorf("the client got options %v", opt.Option)
+				}
+			}
+			if n := src.asked.Load(); n != tt.asked {
+				t.Errorf("%d questions reached upstream, want %d", n, tt.asked)
+			}
+		})
+	}
+}
