@@ -80,7 +80,33 @@ type endpointMetrics struct {
 
 	mu     sync.Mutex
 	series map[seriesKey]prometheus.Metric
+
+	// What every query counts, found without mu and the map.
+	replies            [numRcodes]atomic.Pointer[replySeries]
+	connHits, connMade [numProtos]atomic.Pointer[prometheus.Counter]
 }
+
+// replySeries are the series of one rcode.
+type replySeries struct {
+	count          prometheus.Counter
+	forward, proxy prometheus.Histogram
+}
+
+// proto is how a query travels; its text is a label.
+type proto int
+
+const (
+	overUDP proto = iota
+	overTCP
+	overTLS
+	numProtos
+)
+
+func (p proto) String() string { return [...]string{"udp", "tcp", "tcp-tls"}[p] }
+
+// numRcodes is one more than the largest rcode that has a name (RFC 6895
+// section 2.3); the last index is of all that have none.
+const numRcodes = 25
 
 // seriesKey names a series that is made when it is first needed. value is an
 // rcode, a protocol or a verdict, each a set of fixed size.
@@ -152,40 +178,64 @@ func (e *endpointMetrics) ignore(v verdict) {
 		string(v), prometheus.Labels{"to": e.to, "reason": string(v)})
 }
 
-func (e *endpointMetrics) connHit(proto string) {
-	e.count("coredns_proxy_conn_cache_hits_total", "Queries sent over an idle connection.", proto,
-		prometheus.Labels{"proxy_name": "forward", "to": e.to, "proto": proto})
+func (e *endpointMetrics) connHit(p proto) {
+	e.conn(&e.connHits[p], "coredns_proxy_conn_cache_hits_total", "Queries sent over an idle connection.", p)
 }
 
-func (e *endpointMetrics) connMiss(proto string) {
-	e.count("coredns_proxy_conn_cache_misses_total", "Queries that needed a new connection.", proto,
-		prometheus.Labels{"proxy_name": "forward", "to": e.to, "proto": proto})
+func (e *endpointMetrics) connMiss(p proto) {
+	e.conn(&e.connMade[p], "coredns_proxy_conn_cache_misses_total", "Queries that needed a new connection.", p)
+}
+
+func (e *endpointMetrics) conn(at *atomic.Pointer[prometheus.Counter], name, help string, p proto) {
+	c := at.Load()
+	if c == nil {
+		s := e.get(seriesKey{name, p.String()}, func() prometheus.Metric {
+			return counter(name, help, prometheus.Labels{"proxy_name": "forward", "to": e.to, "proto": p.String()})
+		}).(prometheus.Counter)
+		c = &s
+		at.Store(c)
+	}
+	(*c).Inc()
 }
 
 // response counts a reply and the time the upstream took for it.
 func (e *endpointMetrics) response(rcode int, took time.Duration) {
-	r := rcodeLabel(rcode)
-	e.count("coredns_forward_responses_total", "Replies received, by upstream.", r,
-		prometheus.Labels{"to": e.to, "rcode": r})
-	const help = "Time until the upstream replied."
-	e.observe("coredns_forward_request_duration_seconds", help, r, took, prometheus.Labels{"to": e.to, "rcode": r})
-	e.observe("coredns_proxy_request_duration_seconds", help, r, took,
-		prometheus.Labels{"proxy_name": "forward", "to": e.to, "rcode": r})
+	i := min(rcode, numRcodes-1)
+	r := e.replies[i].Load()
+	if r == nil {
+		r = e.newReplies(rcodeLabel(rcode))
+		e.replies[i].Store(r)
+	}
+	r.count.Inc()
+	r.forward.Observe(took.Seconds())
+	r.proxy.Observe(took.Seconds())
+}
+
+func (e *endpointMetrics) newReplies(rcode string) *replySeries {
+	labels := prometheus.Labels{"to": e.to, "rcode": rcode}
+	count := e.get(seriesKey{"coredns_forward_responses_total", rcode}, func() prometheus.Metric {
+		return counter("coredns_forward_responses_total", "Replies received, by upstream.", labels)
+	})
+	proxy := prometheus.Labels{"proxy_name": "forward", "to": e.to, "rcode": rcode}
+	return &replySeries{
+		count:   count.(prometheus.Counter),
+		forward: e.histogram("coredns_forward_request_duration_seconds", rcode, labels),
+		proxy:   e.histogram("coredns_proxy_request_duration_seconds", rcode, proxy),
+	}
+}
+
+func (e *endpointMetrics) histogram(name, rcode string, labels prometheus.Labels) prometheus.Histogram {
+	return e.get(seriesKey{name, rcode}, func() prometheus.Metric {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: name, Help: "Time until the upstream replied.", ConstLabels: labels,
+			Buckets: prometheus.ExponentialBuckets(0.00025, 2, 16), // 250 µs to 8 s, CoreDNS's
+		})
+	}).(prometheus.Histogram)
 }
 
 func (e *endpointMetrics) count(name, help, value string, labels prometheus.Labels) {
 	s := e.get(seriesKey{name, value}, func() prometheus.Metric { return counter(name, help, labels) })
 	s.(prometheus.Counter).Inc()
-}
-
-func (e *endpointMetrics) observe(name, help, value string, took time.Duration, labels prometheus.Labels) {
-	s := e.get(seriesKey{name, value}, func() prometheus.Metric {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: name, Help: help, ConstLabels: labels,
-			Buckets: prometheus.ExponentialBuckets(0.00025, 2, 16), // 250 µs to 8 s, CoreDNS's
-		})
-	})
-	s.(prometheus.Histogram).Observe(took.Seconds())
 }
 
 func (e *endpointMetrics) get(k seriesKey, make func() prometheus.Metric) prometheus.Metric {

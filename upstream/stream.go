@@ -78,11 +78,11 @@ func (c *stream) frame() ([]byte, error) {
 	}
 }
 
-func (s *server) proto() string {
+func (s *server) proto() proto {
 	if s.TLS {
-		return "tcp-tls"
+		return overTLS
 	}
-	return "tcp"
+	return overTCP
 }
 
 // dial opens a connection to s and, with TLS, shakes hands.

@@ -51,10 +51,10 @@ func (p *Pool) newTry(s *server, q *query, overStream, fresh bool) (*try, error)
 // openPort takes an idle port or opens one.
 func (p *Pool) openPort(s *server, now time.Time) (*port, error) {
 	if pt := s.ports.take(now); pt != nil {
-		s.metrics.connHit("udp")
+		s.metrics.connHit(overUDP)
 		return pt, nil
 	}
-	s.metrics.connMiss("udp")
+	s.metrics.connMiss(overUDP)
 	c, err := p.cfg.Dialer.DialContext(context.Background(), "udp", s.to)
 	if err != nil {
 		return nil, err
