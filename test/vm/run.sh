@@ -1,7 +1,7 @@
 #!/bin/sh
 # Boots Debian's kernel 6.1, which has the dummy driver, in an emulated machine
-# and runs init in it: the daemon on a real dummy link, and netsetup's own
-# tests. As root, on Debian; it installs what it needs. Prints the console and
+# and runs init in it: the daemon on a real dummy link, and the tests of netsetup
+# and bpf. As root, on Debian; it installs what it needs. Prints the console and
 # ends with 0 if the machine said PASS.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -44,7 +44,7 @@ fi
 chmod 755 "$work"
 (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$kernel" && dpkg -x "$kernel"_*.deb kernel)
 release=$(basename "$work"/kernel/lib/modules/*)
-for dir in net/netfilter net/ipv4/netfilter net/ipv6/netfilter net/core drivers/net lib crypto arch/x86/crypto; do
+for dir in net/netfilter net/ipv4 net/ipv4/netfilter net/ipv6 net/ipv6/netfilter net/sched net/core drivers/net lib crypto arch/x86/crypto; do
 	if [ -d "$work/kernel/lib/modules/$release/kernel/$dir" ]; then
 		mkdir -p "$root/lib/modules/$release/kernel/$dir"
 		find "$work/kernel/lib/modules/$release/kernel/$dir" -maxdepth 1 -name '*.ko*' -exec cp {} "$root/lib/modules/$release/kernel/$dir/" \;
@@ -65,14 +65,17 @@ for tool in dig nft ip; do
 done
 
 CGO_ENABLED=0 "$go" build -trimpath -o "$root/t/nodens" ./cmd/nodens
-CGO_ENABLED=0 "$go" test -c -o "$root/t/netsetup.test" ./netsetup
 cp test/vm/Corefile "$root/t/"
-cp -r netsetup/testdata "$root/t/"
+for package in netsetup bpf; do
+	mkdir "$root/t/$package"
+	CGO_ENABLED=0 "$go" test -c -o "$root/t/$package/test" "./$package"
+	cp -r "$package/testdata" "$root/t/$package/"
+done
 cp test/vm/init "$root/init"
 chmod 755 "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd.gz"
 
-timeout 300 qemu-system-x86_64 -accel tcg -m 768 -smp 1 -nographic -no-reboot -nic none \
+timeout 900 qemu-system-x86_64 -accel tcg -m 1024 -smp 1 -nographic -no-reboot -nic none \
 	-kernel "$work/kernel/boot/vmlinuz-$release" -initrd "$work/initrd.gz" \
 	-append "console=ttyS0 quiet panic=-1" </dev/null | tr -d '\r' | tee "$work/console"
 grep -q '^VM PASS$' "$work/console"
