@@ -5,7 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 FUZZCOUNT ?= 60000x
 
 .DEFAULT_GOAL := build
-.PHONY: build run test unit lab lint fuzz tidy-check generate generate-check deps vm bench bench-check clean help
+.PHONY: build run test unit lab lint fuzz tidy-check generate generate-check deps vm bench bench-check bench-calls clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,7 +44,7 @@ lab: ## real clients and servers in network namespaces
 fuzz: ## run every fuzz target for FUZZCOUNT inputs
 	GO=$(GO) ./test/fuzz.sh $(FUZZCOUNT)
 
-vm: ## the daemon and netsetup on Debian's 6.1 kernel, in an emulated machine (as root)
+vm: ## the daemon, netsetup and bpf on Debian's 6.1 kernel, in an emulated machine (as root)
 	GO=$(GO) ./test/vm/run.sh
 
 bench: ## nodens, CoreDNS, unbound, dnsmasq and a floor side by side, in one run
@@ -52,6 +52,9 @@ bench: ## nodens, CoreDNS, unbound, dnsmasq and a floor side by side, in one run
 
 bench-check: ## the same, and fail below the goals
 	$(GO) run ./test/bench -check
+
+bench-calls: ## what redirection costs a connect and a sendmsg, in ns (as root)
+	$(GO) test ./bpf -run '^$$' -bench '^Benchmark(SystemCall|Program)$$' -benchtime 0.2s
 
 clean: ## remove what was built
 	rm -rf bin
