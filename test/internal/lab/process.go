@@ -19,6 +19,8 @@ type Command struct {
 	Binds map[string]string // files of the host that the program sees replaced: path → replacement
 	Env   []string          // on top of the environment
 	Forks bool              // run it in a PID namespace and a process group, so that what it forks ends with it
+	// Cgroup is the directory of the cgroup v2 to run in; empty: the test's.
+	Cgroup string
 }
 
 // args wraps the program so that its mounts are its own. The process that runs
@@ -48,6 +50,19 @@ func (c Command) cmd(ctx context.Context) *exec.Cmd {
 	return cmd
 }
 
+// start starts cmd in the namespace and the cgroup.
+func (c Command) start(cmd *exec.Cmd) error {
+	if c.Cgroup != "" {
+		dir, err := os.Open(c.Cgroup)
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+	}
+	return c.Netns.Do(cmd.Start)
+}
+
 // Output runs the program to its end and returns its standard output, its
 // standard error and its exit status.
 func (c Command) Output(t testing.TB) (stdout, stderr string, status int) {
@@ -57,7 +72,7 @@ func (c Command) Output(t testing.TB) (stdout, stderr string, status int) {
 	cmd := c.cmd(ctx)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := c.Netns.Do(cmd.Start)
+	err := c.start(cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
@@ -88,7 +103,7 @@ func (c Command) Start(t testing.TB) *Process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Netns.Do(p.cmd.Start); err != nil {
+	if err := c.start(p.cmd); err != nil {
 		t.Fatalf("start %v: %v", c.Args, err)
 	}
 	go func() {
@@ -125,6 +140,9 @@ func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
+
+// PID is the process's; it may have ended.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
