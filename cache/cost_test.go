@@ -236,3 +236,22 @@ func BenchmarkGrowth(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkSetBudget halves a cache of a million names: the time for which its
+// shards, one after another, keep look-ups waiting.
+func BenchmarkSetBudget(b *testing.B) {
+	e, err := NewEntry(numbered(0))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for range b.N {
+		b.StopTimer()
+		s := New(Options{Bytes: 256 << 20, Shards: 8})
+		c := s.Cache("zone", Policy{})
+		for i := range 1_000_000 {
+			putNumbered(c, e, i)
+		}
+		b.StartTimer()
+		s.SetBudget(128 << 20)
+	}
+}

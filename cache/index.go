@@ -39,6 +39,32 @@ func (x *index) grow() {
 	}
 }
 
+// least is what the smallest table takes that holds what there is.
+func (x *index) least() int64 {
+	if x.n == 0 {
+		return 0
+	}
+	slots := minSlots
+	for x.n*5 > slots*4 {
+		slots *= 2
+	}
+	return int64(slots) * slotBytes
+}
+
+// shrink makes the table the smallest one; the ghosts of one that shrinks go.
+func (x *index) shrink() {
+	if x.least() == x.bytes() {
+		return
+	}
+	old := x.slots
+	*x = index{slots: make([]uint64, x.least()/slotBytes), ghosts: make([]uint16, x.least()/slotBytes), n: x.n}
+	for _, s := range old {
+		if s != 0 {
+			x.place(s)
+		}
+	}
+}
+
 func (x *index) place(s uint64) {
 	mask := uint32(len(x.slots) - 1)
 	i := uint32(s>>32) & mask

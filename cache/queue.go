@@ -38,3 +38,18 @@ func (q *queue) link(s *slab, prev, next uint32) {
 		q.newest = prev
 	}
 }
+
+// moved tells the neighbours of an entry, or q, that its block is id now.
+func (q *queue) moved(s *slab, id uint32) {
+	sl := s.slot(id)
+	if sl.prev != 0 {
+		s.slot(sl.prev).next = id
+	} else {
+		q.oldest = id
+	}
+	if sl.next != 0 {
+		s.slot(sl.next).prev = id
+	} else {
+		q.newest = id
+	}
+}

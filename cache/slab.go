@@ -228,9 +228,13 @@ func (s *slab) release(id uint32) uint32 {
 }
 
 // forget gives the memory behind block top back to the host. No block from
-// there on is in use or free.
+// there on is in use or free. Where memory is scarce there are no huge pages,
+// which come whole.
 func (s *slab) forget(top uint32) {
 	s.top = top
+	if s.huge > 0 && unix.Madvise(s.mem[:s.huge], unix.MADV_NOHUGEPAGE) == nil {
+		s.huge = 0
+	}
 	page := unix.Getpagesize()
 	from := (int(top)*blockBytes + page - 1) / page * page
 	if from < len(s.mem) {

@@ -27,13 +27,13 @@ type CacheStats struct{ Success, Denial, Failure KindStats }
 
 // Stats reads the state of the store. Shards are read one after another.
 func (s *Store) Stats() Stats {
-	st := Stats{Budget: s.budget, Shards: len(s.shards)}
+	st := Stats{Shards: len(s.shards)}
 	for _, sh := range s.shards {
 		sh.stats(&st)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.Caches = len(s.spaces)
+	st.Caches, st.Budget = len(s.spaces), s.budget
 	return st
 }
 

@@ -33,10 +33,11 @@ type Store struct {
 	now    func() time.Time
 	start  time.Time
 	seed   maphash.Seed
-	budget int64
+	most   int64 // that budget may be
 	shards []*shard
 
 	mu     sync.Mutex
+	budget int64
 	spaces map[string]*space
 }
 
@@ -59,6 +60,7 @@ func New(o Options) *Store {
 		start:  o.Now(),
 		seed:   maphash.MakeSeed(),
 		budget: o.Bytes,
+		most:   o.Bytes,
 		shards: make([]*shard, o.Shards),
 		spaces: make(map[string]*space),
 	}

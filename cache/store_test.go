@@ -286,6 +286,55 @@ func chainLen(sh *shard, id uint32) uint32 {
 	return n
 }
 
+// A smaller budget is met at once, in the machine's memory; what stays can be
+// found and is whole; a larger one is used again, up to the first.
+func TestSetBudget(t *testing.T) {
+	const budget = 16 << 20
+	for _, shards := range []int{1, 4} {
+		s := New(Options{Bytes: budget, Shards: shards})
+		a, b := s.Cache("a", Policy{}), s.Cache("b", Policy{})
+		rnd := rand.New(rand.NewPCG(1, 2))
+		msgs := make([]*dns.Msg, 20_000)
+		fill := func() {
+			for i := range msgs {
+				msgs[i] = numbered(i)
+				for range rnd.IntN(8) {
+					msgs[i].Answer = append(msgs[i].Answer, msgs[i].Answer[0])
+				}
+				mustPut(t, []*Cache{a, b}[i%2], msgs[i])
+			}
+		}
+		fill()
+		for _, now := range []int64{12 << 20, 1 << 20, 64 << 10, 1000, 8 << 20, 100 << 20} {
+			s.SetBudget(now)
+			st, want := s.Stats(), min(now, budget)
+			real := mapped(t, s)
+			if st.Budget != want || st.Bytes > want || real > want+int64(shards)*4096*2 {
+				t.Errorf("budget %d: %+v, %d bytes mapped", want, st, real)
+			}
+			checkAccounts(t, s)
+			found := 0
+			for i, m := range msgs {
+				if h := []*Cache{a, b}[i%2].Get(keyOf(m), time.Now()); h.State == Fresh {
+					found++
+					if got := unpackAged(t, h.Entry, 0); len(got.Answer) != len(m.Answer) || got.Answer[0].String() != m.Answer[0].String() {
+						t.Fatalf("%v became %v", m, got)
+					}
+				}
+			}
+			if found != st.Entries {
+				t.Errorf("budget %d: %d of %d entries found", want, found, st.Entries)
+			}
+			if now > 1<<20 {
+				fill()
+				if st := s.Stats(); st.Bytes > want || st.Bytes < want*8/10 && st.Entries < len(msgs) {
+					t.Errorf("filled again: %+v", st)
+				}
+			}
+		}
+	}
+}
+
 func TestTooLargeForAShare(t *testing.T) {
 	s := New(Options{Bytes: 4096, Shards: 2})
 	c := s.Cache("zone", Policy{})

@@ -28,20 +28,21 @@ const drainTimeout = 4 * time.Second
 
 // daemon is the process: what outlives configurations, and the one in use.
 type daemon struct {
-	flags    *flags
-	stdout   io.Writer
-	log      *slog.Logger
-	queries  *slog.Logger // the query log
-	lines    *lineWriter  // what queries writes to
-	registry *prometheus.Registry
-	metrics  *configMetrics
-	store    *cache.Store
-	server   *server.Server
-	admin    *adminServers
-	pools    *pools
-	files    *corefiles
-	host     *netsetup.Host // nil: we leave the host alone
-	stopHost func()         // ends host's watch
+	flags     *flags
+	stdout    io.Writer
+	log       *slog.Logger
+	queries   *slog.Logger // the query log
+	lines     *lineWriter  // what queries writes to
+	registry  *prometheus.Registry
+	metrics   *configMetrics
+	store     *cache.Store
+	server    *server.Server
+	admin     *adminServers
+	pools     *pools
+	files     *corefiles
+	host      *netsetup.Host // nil: we leave the host alone
+	stopHost  func()         // ends host's watch
+	stopGuard func()         // ends the watch over memory; nil: there is none
 
 	resolvConf string // of the host
 	pidfile    pidFile
@@ -103,7 +104,8 @@ func (d *daemon) budget() int64 {
 	if d.flags.cacheSize > 0 {
 		return d.flags.cacheSize
 	}
-	return cacheBudget(memoryLimit(os.DirFS("/")))
+	limit, _, limited := memoryLimit(os.DirFS("/"))
+	return cacheBudget(limit, limited)
 }
 
 // isOwn reports whether we serve on addr because of -localip.
@@ -116,6 +118,7 @@ func (d *daemon) isOwn(addr netip.AddrPort) bool {
 func (d *daemon) steps(cfg source) []step {
 	return []step{
 		{"write the query log", d.lines.start, d.lines.stop},
+		{"guard memory", d.guardMemory, d.unguardMemory},
 		{"set up addresses", d.ensureAddresses, d.removeAddresses},
 		{"serve", func(ctx context.Context) error { return d.use(ctx, cfg) }, d.stopServing},
 		{"ask ourselves", d.askOurselves, d.lameduck},

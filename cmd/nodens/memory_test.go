@@ -52,7 +52,10 @@ func TestMemoryLimit(t *testing.T) {
 		}, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, limited := memoryLimit(c.fs)
+			got, group, limited := memoryLimit(c.fs)
+			if again, ok := group.limit(c.fs); limited && (!ok || again != got) {
+				t.Errorf("the limit of %+v is %d", group, again)
+			}
 			if limited != c.limited || limited && got != c.want {
 				t.Errorf("memoryLimit = %d, %t, want %d, %t", got, limited, c.want, c.limited)
 			}

@@ -1,0 +1,76 @@
+package cache
+
+// SetBudget bounds the memory of all entries anew, by at most what the Store
+// was made with. If that is less than they take, entries go as they do for want
+// of room, those that stay move together, and the host has the memory back when
+// SetBudget returns. A look-up waits for as long as its shard takes for that.
+func (s *Store) SetBudget(bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.budget = min(max(bytes, 0), s.most)
+	for _, sh := range s.shards {
+		sh.resize(s.budget / int64(len(s.shards)))
+	}
+}
+
+func (sh *shard) resize(share int64) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	shrinks := share < sh.share
+	if sh.share = share; !shrinks {
+		return
+	}
+	for sh.index.n > 0 && int64(sh.slab.used)*blockBytes+sh.index.least() > share {
+		if b, small := sh.oldest(); sh.judge(b, small) {
+			b.evicted.Budget++
+		}
+	}
+	sh.index.shrink()
+	limit := uint32(max(share-sh.index.bytes(), 0) / blockBytes)
+	if limit = max(limit, sh.slab.used); sh.slab.top-1 > limit {
+		sh.compact(limit)
+	}
+}
+
+// compact moves all entries into blocks 1 to limit, which are enough for them,
+// and gives the memory behind those back.
+func (sh *shard) compact(limit uint32) {
+	sh.slab.keepFree(limit)
+	for i, s := range sh.index.slots {
+		if s == 0 {
+			continue
+		}
+		id := uint32(s)
+		if id > limit {
+			id = sh.slab.move(id)
+			sh.index.slots[i] = s&^0xffffffff | uint64(id)
+			sl := sh.slab.slot(id)
+			sh.binOf(sl).queue(sl.inMain()).moved(&sh.slab, id)
+		}
+		for link := &sh.slab.slot(id).more; *link != 0; link = &sh.slab.block(*link).more {
+			if *link > limit {
+				*link = sh.slab.move(*link)
+			}
+		}
+	}
+	sh.slab.forget(limit + 1)
+}
+
+// keepFree forgets the free blocks above limit.
+func (s *slab) keepFree(limit uint32) {
+	for link := &s.free; *link != 0; {
+		if *link > limit {
+			*link = s.block(*link).more
+		} else {
+			link = &s.block(*link).more
+		}
+	}
+}
+
+// move copies a block to a free one and returns that.
+func (s *slab) move(id uint32) uint32 {
+	to := s.free
+	s.free = s.block(to).more
+	*s.block(to) = *s.block(id)
+	return to
+}
