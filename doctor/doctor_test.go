@@ -231,3 +231,16 @@ func TestKindsAreComplete(t *testing.T) {
 		seen[k.ID] = true
 	}
 }
+
+// TestTroubleshooting holds docs/troubleshooting.md to name every kind.
+func TestTroubleshooting(t *testing.T) {
+	text, err := os.ReadFile("../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range Kinds() {
+		if !strings.Contains(string(text), "`"+k.ID+"`") {
+			t.Errorf("docs/troubleshooting.md does not tell about %s", k.ID)
+		}
+	}
+}
