@@ -25,6 +25,7 @@ type row struct {
 type chapter struct {
 	title string
 	rows  []row
+	notes []string // paragraphs below the table
 }
 
 // TestDocument holds that every row has a test, every scenario a row, that
@@ -42,6 +43,9 @@ func TestDocument(t *testing.T) {
 				t.Errorf("row %s has no test", r.id)
 			}
 			fmt.Fprintf(&b, "| %s | %s | %s |\n", r.id, r.text, strings.Join(r.tests, "<br>"))
+		}
+		for _, n := range c.notes {
+			fmt.Fprintf(&b, "\n%s\n", n)
 		}
 	}
 	if *update {
@@ -70,6 +74,8 @@ func readRows(t *testing.T) []chapter {
 		case s == "" || s[0] == '#':
 		case strings.HasPrefix(s, "= "):
 			list = append(list, chapter{title: s[2:]})
+		case strings.HasPrefix(s, "> "):
+			list[len(list)-1].notes = append(list[len(list)-1].notes, s[2:])
 		case strings.HasPrefix(s, "+ "):
 			rows := list[len(list)-1].rows
 			rows[len(rows)-1].tests = append(rows[len(rows)-1].tests, existing(t, i+1, s[2:]))
