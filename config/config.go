@@ -45,6 +45,7 @@ type Block struct {
 	NSID        *NSID
 	Prometheus  *Prometheus
 	Ready       *Ready
+	Redirect    *Redirect
 	Reload      *Reload
 	Rewrites    []*Rewrite        // in file order
 	Sample      bool              // answer from the embedded sample of a cluster zone

@@ -119,6 +119,9 @@ func (b *Block) describeOperation(line func(directive string, values ...string))
 	if b.Ready != nil {
 		line("ready", b.Ready.Addr)
 	}
+	if b.Redirect != nil {
+		line("redirect", b.Redirect.describe()...)
+	}
 	if b.Reload != nil {
 		line("reload", b.Reload.describe()...)
 	}

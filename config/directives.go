@@ -25,6 +25,15 @@ func processDirectives() []Directive {
 			Differs: "Ports stay with the zone, as in CoreDNS; an address is bound with SO_REUSEPORT.",
 		},
 		{
+			Name: "redirect", Forms: []string{"redirect [off|auto|on]"}, parse: parseRedirect,
+			Options: []string{
+				"target [ADDRESS][:PORT]…", "service ADDRESS[:PORT]…", "fallback ADDRESS[:PORT]…", "kubepods DIRECTORY",
+				"heartbeat DURATION", "opt_out NAMESPACE[/POD]…", "uplink INTERFACE…",
+			},
+			Summary: "Redirect the sockets of pods, which then reach the daemon past the CNI, and a fallback while it does not answer.",
+			Differs: "CoreDNS has none.",
+		},
+		{
 			Name: "ready", Forms: []string{"ready [HOST:PORT]"}, parse: parseReady,
 			Summary: "Answer 200 on /ready, by default of :8181, once queries are answered, and 503 from SIGTERM on.",
 		},

@@ -41,6 +41,7 @@ func build(c *Config, groups []serverBlock) (*Config, error) {
 		errs = append(errs, err)
 		c.Blocks = append(c.Blocks, b)
 	}
+	errs = append(errs, checkRedirects(c.Blocks))
 	if flat := flatten(errs); len(flat) > 0 {
 		return nil, errors.Join(flat...)
 	}

@@ -1,0 +1,323 @@
+package config
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// RedirectMode says whether pods' sockets are redirected to the daemon.
+type RedirectMode string
+
+// The modes. Auto turns redirection on where pods do not reach the addresses.
+const (
+	RedirectOff  RedirectMode = "off"
+	RedirectAuto RedirectMode = "auto"
+	RedirectOn   RedirectMode = "on"
+)
+
+// Bounds of the heartbeat option.
+const (
+	MinRedirectHeartbeat = 300 * time.Millisecond
+	MaxRedirectHeartbeat = 500 * time.Millisecond
+)
+
+// Redirect is the redirect directive. It is about the process and not about the
+// block that it stands in; a Corefile has one at most. What is zero or empty
+// the Corefile does not say.
+type Redirect struct {
+	File      string
+	Line      int
+	Mode      RedirectMode
+	Targets   []RedirectTarget // at most one of each address family, and one without address
+	Services  []netip.AddrPort // port 0: the default port
+	Fallbacks []netip.AddrPort // default port 53
+	Kubepods  string           // path
+	Heartbeat time.Duration
+	OptOut    []PodName
+	Uplinks   []string // names of interfaces
+}
+
+// RedirectTarget is where sockets are redirected to. Either part may be missing:
+// an invalid address or port 0.
+type RedirectTarget struct {
+	Addr netip.Addr
+	Port uint16
+}
+
+// String returns t as the target option reads it.
+func (t RedirectTarget) String() string {
+	switch {
+	case !t.Addr.IsValid():
+		return ":" + strconv.Itoa(int(t.Port))
+	case t.Port == 0:
+		return t.Addr.String()
+	}
+	return netip.AddrPortFrom(t.Addr, t.Port).String()
+}
+
+// PodName is a pod, or with an empty Name all pods of a namespace.
+type PodName struct{ Namespace, Name string }
+
+// String returns p as the opt_out option reads it.
+func (p PodName) String() string {
+	if p.Name == "" {
+		return p.Namespace
+	}
+	return p.Namespace + "/" + p.Name
+}
+
+func redirectOptions() []string {
+	return []string{"target", "service", "fallback", "kubepods", "heartbeat", "opt_out", "uplink"}
+}
+
+// parseRedirect reads redirect [off|auto|on] and its options.
+func parseRedirect(b *Block, s statement) error {
+	if err := s.arity(0, 1, "[off|auto|on]"); err != nil {
+		return err
+	}
+	r := &Redirect{File: s.file, Line: s.line, Mode: RedirectAuto}
+	if len(s.args) == 1 {
+		mode, err := ParseRedirectMode(s.args[0].text)
+		if err != nil {
+			return s.fail(err)
+		}
+		r.Mode = mode
+	}
+	b.Redirect = r
+	return s.eachOption(func(name string) bool { return name != "kubepods" && name != "heartbeat" }, r.parseOption)
+}
+
+func (r *Redirect) parseOption(o statement) error {
+	switch o.text {
+	case "target":
+		return eachArg(o, "[ADDRESS][:PORT]…", &r.Targets, ParseRedirectTarget)
+	case "service":
+		return eachArg(o, "ADDRESS[:PORT]…", &r.Services, ParseRedirectService)
+	case "fallback":
+		return eachArg(o, "ADDRESS[:PORT]…", &r.Fallbacks, ParseRedirectFallback)
+	case "kubepods":
+		return r.parseKubepods(o)
+	case "heartbeat":
+		return r.parseHeartbeat(o)
+	case "opt_out":
+		return eachArg(o, "NAMESPACE[/POD]…", &r.OptOut, ParsePodName)
+	case "uplink":
+		return eachArg(o, "INTERFACE…", &r.Uplinks, parseInterface)
+	}
+	return o.unknown(redirectOptions(), nil)
+}
+
+// eachArg adds what the arguments of o are to list, none of them twice.
+func eachArg[T comparable](o statement, usage string, list *[]T, parse func(string) (T, error)) error {
+	if err := o.arity(1, -1, usage); err != nil {
+		return err
+	}
+	var errs []error
+	for _, arg := range o.args {
+		v, err := parse(arg.text)
+		switch {
+		case err != nil:
+			errs = append(errs, o.fail(err))
+		case slices.Contains(*list, v):
+			errs = append(errs, o.errorf("%s is given twice", arg.text))
+		default:
+			*list = append(*list, v)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ParseRedirectMode reads off, auto or on.
+func ParseRedirectMode(text string) (RedirectMode, error) {
+	switch m := RedirectMode(text); m {
+	case RedirectOff, RedirectAuto, RedirectOn:
+		return m, nil
+	}
+	return "", reason("%q is not one of off, auto and on", text)
+}
+
+// ParseRedirectTarget reads ADDRESS, ADDRESS:PORT or :PORT.
+func ParseRedirectTarget(text string) (RedirectTarget, error) {
+	if port, found := strings.CutPrefix(text, ":"); found && isDigits(port) {
+		n, err := parseNumber("port", port, 1, 65535)
+		return RedirectTarget{Port: uint16(n)}, err
+	}
+	ap, err := parseUnicast(text, 0)
+	return RedirectTarget{Addr: ap.Addr(), Port: ap.Port()}, err
+}
+
+// ParseRedirectService reads an address that applications ask; its port is 0
+// where none is given.
+func ParseRedirectService(text string) (netip.AddrPort, error) { return parseUnicast(text, 0) }
+
+// ParseRedirectFallback reads an address that answers while the daemon does not.
+func ParseRedirectFallback(text string) (netip.AddrPort, error) { return parseUnicast(text, dnsPort) }
+
+// parseUnicast reads ADDRESS or ADDRESS:PORT of one host.
+func parseUnicast(text string, defaultPort uint16) (netip.AddrPort, error) {
+	ap, err := parseUpstreamAddr(text, defaultPort)
+	if err != nil {
+		return netip.AddrPort{}, reason("%q is not of the form ADDRESS, ADDRESS:PORT or [IPV6]:PORT", text)
+	}
+	a := ap.Addr().Unmap()
+	if a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
+		return netip.AddrPort{}, reason("%q is no address of one host", text)
+	}
+	return netip.AddrPortFrom(a, ap.Port()), nil
+}
+
+// ParsePodName reads NAMESPACE or NAMESPACE/POD.
+func ParsePodName(text string) (PodName, error) {
+	namespace, pod, found := strings.Cut(text, "/")
+	if !isKubernetesName(namespace, 63) || found && !isKubernetesName(pod, 253) {
+		return PodName{}, reason("%q is not of the form NAMESPACE or NAMESPACE/POD", text)
+	}
+	return PodName{namespace, pod}, nil
+}
+
+// isKubernetesName is true for a label, or a subdomain where longer names are
+// allowed, of RFC 1123.
+func isKubernetesName(text string, longest int) bool {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	inner := letters + "-"
+	if longest > 63 {
+		inner += "."
+	}
+	return text != "" && len(text) <= longest && strings.Trim(text, inner) == "" &&
+		strings.Contains(letters, text[:1]) && strings.Contains(letters, text[len(text)-1:])
+}
+
+func parseInterface(text string) (string, error) {
+	// A name of the kernel's has at most 15 octets and no slash or colon.
+	if len(text) > 15 || strings.ContainsAny(text, "/:[]{},") {
+		return "", reason("%q is not the name of an interface", text)
+	}
+	return text, nil
+}
+
+func (r *Redirect) parseKubepods(o statement) error {
+	if err := o.arity(1, 1, "DIRECTORY"); err != nil {
+		return err
+	}
+	if r.Kubepods = o.args[0].text; !strings.HasPrefix(r.Kubepods, "/") {
+		return o.errorf("%q is not an absolute path", r.Kubepods)
+	}
+	return nil
+}
+
+func (r *Redirect) parseHeartbeat(o statement) error {
+	if err := o.arity(1, 1, "DURATION"); err != nil {
+		return err
+	}
+	d, err := ParseRedirectHeartbeat(o.args[0].text)
+	if err != nil {
+		return o.fail(err)
+	}
+	r.Heartbeat = d
+	return nil
+}
+
+// ParseRedirectHeartbeat reads the time without a heartbeat after which the
+// daemon counts as hung.
+func ParseRedirectHeartbeat(text string) (time.Duration, error) {
+	d, err := parseDuration("duration", text)
+	if err == nil && (d < MinRedirectHeartbeat || d > MaxRedirectHeartbeat) {
+		err = reason("duration %s is out of range, allowed are %s to %s", text, durationText(MinRedirectHeartbeat), durationText(MaxRedirectHeartbeat))
+	}
+	return d, err
+}
+
+// checkRedirects refuses a second redirect directive and targets that contradict
+// each other.
+func checkRedirects(blocks []*Block) error {
+	var first *Redirect
+	var errs []error
+	for _, b := range blocks {
+		r := b.Redirect
+		if r == nil {
+			continue
+		}
+		at := token{file: r.File, line: r.Line}
+		if first != nil {
+			before := token{file: first.File, line: first.Line}
+			errs = append(errs, r.errorf("given twice in the Corefile, first %s; it is about the process and may stand in any one block", before.seenFrom(at)))
+			continue
+		}
+		first = r
+		errs = append(errs, r.checkTargets())
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Redirect) errorf(format string, args ...any) error {
+	return &Error{File: r.File, Line: r.Line, Directive: "redirect", Err: reason(format, args...)}
+}
+
+func (r *Redirect) checkTargets() error {
+	if err := CheckRedirectTargets(r.Targets); err != nil {
+		return r.errorf("target: %v", err)
+	}
+	return nil
+}
+
+// CheckRedirectTargets refuses two targets of one address family.
+func CheckRedirectTargets(targets []RedirectTarget) error {
+	seen := make(map[string]RedirectTarget)
+	for _, t := range targets {
+		kind := "port"
+		if t.Addr.IsValid() {
+			kind = "IPv6 address"
+			if t.Addr.Is4() {
+				kind = "IPv4 address"
+			}
+		}
+		if before, ok := seen[kind]; ok {
+			return reason("%s and %s: only one %s can be the target", before, t, kind)
+		}
+		seen[kind] = t
+	}
+	return nil
+}
+
+// Redirect returns the redirect directive, or nil if there is none.
+func (c *Config) Redirect() *Redirect {
+	for _, b := range c.Blocks {
+		if b.Redirect != nil {
+			return b.Redirect
+		}
+	}
+	return nil
+}
+
+// describe is for Describe.
+func (r *Redirect) describe() []string {
+	return []string{
+		string(r.Mode),
+		"target " + listOr(r.Targets, "the node's address"),
+		"service " + listOr(r.Services, "the local addresses"),
+		"fallback " + listOr(r.Fallbacks, "learnt"),
+		"kubepods " + wordsOr(nonEmpty(r.Kubepods), "found"),
+		"heartbeat " + durationOr(r.Heartbeat, "default"),
+		"opt_out " + listOr(r.OptOut, "none"),
+		"uplink " + wordsOr(r.Uplinks, "found"),
+	}
+}
+
+func listOr[T interface{ String() string }](list []T, none string) string {
+	texts := make([]string, len(list))
+	for i, v := range list {
+		texts[i] = strings.TrimSuffix(v.String(), ":0")
+	}
+	return wordsOr(texts, none)
+}
+
+func durationOr(d time.Duration, none string) string {
+	if d == 0 {
+		return none
+	}
+	return durationText(d)
+}
