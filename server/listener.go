@@ -18,11 +18,15 @@ import (
 type Binding struct {
 	Addr  netip.AddrPort
 	Zones []*Zone
+	// Gate, if not nil, says which queries are not for this address. Addr is
+	// then not unspecified. It stays that of the Apply that opened the address.
+	Gate *Gate
 }
 
 // listener serves one address over UDP and TCP.
 type listener struct {
 	addr    netip.AddrPort
+	gate    *Gate // nil: everybody may ask
 	table   atomic.Pointer[zoneTable]
 	unzoned *zoneStats // of what matches no zone or is no question
 	closing atomic.Bool
@@ -65,8 +69,8 @@ func (l *listener) deadPeer() unix.Sockaddr {
 }
 
 // open opens all sockets of the listener but reads none of them yet.
-func (s *Server) open(ctx context.Context, addr netip.AddrPort) (*listener, error) {
-	l := &listener{addr: addr}
+func (s *Server) open(ctx context.Context, addr netip.AddrPort, gate *Gate) (*listener, error) {
+	l := &listener{addr: addr, gate: gate}
 	l.unzoned = s.metrics.zone(l.String(), noZone)
 	for i := range s.workers {
 		u, err := s.listenUDP(ctx, l, i)

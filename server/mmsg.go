@@ -137,6 +137,15 @@ func (b *batch) control(i int) []byte {
 	return ctl
 }
 
+// arrival returns the index of the interface that the i-th datagram came in by,
+// 0 if the kernel did not say. Not to be called after control.
+func (b *batch) arrival(i int) int {
+	if b.rx[i].hdr.Control == nil {
+		return 0
+	}
+	return pktinfoIndex(b.slots[i].control[:b.rx[i].hdr.Controllen])
+}
+
 // client returns the address that the i-th datagram came from.
 func (b *batch) client(i int) netip.AddrPort {
 	sa := &b.slots[i].name

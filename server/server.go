@@ -124,6 +124,7 @@ func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	tables := make(map[netip.AddrPort]*zoneTable, len(bindings))
+	gates := make(map[netip.AddrPort]*Gate)
 	for _, b := range bindings {
 		for _, z := range b.Zones {
 			if z.serial == 0 {
@@ -134,9 +135,9 @@ func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 		if err != nil {
 			return err
 		}
-		tables[b.Addr] = t
+		tables[b.Addr], gates[b.Addr] = t, b.Gate
 	}
-	opened, err := s.openMissing(ctx, tables)
+	opened, err := s.openMissing(ctx, tables, gates)
 	if err != nil {
 		return err
 	}
@@ -155,13 +156,13 @@ func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 }
 
 // openMissing opens a listener for each address that has none, all or nothing.
-func (s *Server) openMissing(ctx context.Context, tables map[netip.AddrPort]*zoneTable) ([]*listener, error) {
+func (s *Server) openMissing(ctx context.Context, tables map[netip.AddrPort]*zoneTable, gates map[netip.AddrPort]*Gate) ([]*listener, error) {
 	var opened []*listener
 	for addr := range tables {
 		if _, ok := s.listeners[addr]; ok {
 			continue
 		}
-		l, err := s.open(ctx, addr)
+		l, err := s.open(ctx, addr, gates[addr])
 		if err != nil {
 			for _, o := range opened {
 				err = errors.Join(err, o.closeSockets())

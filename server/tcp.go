@@ -44,7 +44,12 @@ type tcpConn struct {
 }
 
 func (s *Server) listenTCP(ctx context.Context, lis *listener) (*tcpListener, error) {
-	lc := net.ListenConfig{Control: controlSocket(nil)}
+	lc := net.ListenConfig{Control: controlSocket(func(fd int) error {
+		if lis.gate == nil {
+			return nil
+		}
+		return wantPktinfo(fd, lis.addr.Addr()) // connections inherit it
+	})}
 	// A multipath socket cannot enter a sockmap, which redirection needs.
 	lc.SetMultipathTCP(false)
 	ln, err := lc.Listen(ctx, lis.network("tcp"), lis.addr.String())
@@ -84,6 +89,10 @@ func (t *tcpListener) serve() error {
 // all clients or of this one.
 func (t *tcpListener) take(c *net.TCPConn) {
 	client, _ := netip.ParseAddrPort(c.RemoteAddr().String())
+	if g := t.lis.gate; g != nil && g.refuses(tcpArrival(c), client.Addr().Unmap(), t.lis.addr.Addr()) {
+		_ = c.Close()
+		return
+	}
 	ctx, cancel := context.WithCancel(t.srv.ctx)
 	conn := &tcpConn{
 		t: t, c: c, ctx: ctx, cancel: cancel,

@@ -41,9 +41,9 @@ type udpSocket struct {
 
 // listenUDP opens one SO_REUSEPORT socket on addr.
 func (s *Server) listenUDP(ctx context.Context, lis *listener, worker int) (*udpSocket, error) {
-	wildcard := lis.addr.Addr().IsUnspecified()
+	pktinfo := lis.addr.Addr().IsUnspecified() || lis.gate != nil
 	lc := net.ListenConfig{Control: controlSocket(func(fd int) error {
-		if wildcard {
+		if pktinfo {
 			if err := wantPktinfo(fd, lis.addr.Addr()); err != nil {
 				return err
 			}
@@ -60,7 +60,7 @@ func (s *Server) listenUDP(ctx context.Context, lis *listener, worker int) (*udp
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	u := &udpSocket{srv: s, lis: lis, worker: worker, conn: conn, raw: raw, b: newBatch(wildcard)}
+	u := &udpSocket{srv: s, lis: lis, worker: worker, conn: conn, raw: raw, b: newBatch(pktinfo)}
 	u.onRead = func(fd uintptr) bool {
 		u.got, u.errno = u.b.recv(fd)
 		return u.errno != unix.EAGAIN
@@ -143,6 +143,9 @@ func (u *udpSocket) answer(n int) {
 
 // one answers the i-th datagram of the batch or starts its resolution.
 func (u *udpSocket) one(i int, now time.Time) {
+	if g := u.lis.gate; g != nil && g.refuses(u.b.arrival(i), u.b.client(i).Addr(), u.lis.addr.Addr()) {
+		return
+	}
 	msg, whole := u.b.datagram(i)
 	q := &u.q
 	q.tcp, q.start, q.memory = false, now, &u.mem

@@ -1,0 +1,83 @@
+package server
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// probePorts is how many sockets a Prober asks from for each worker: the kernel
+// spreads them over the workers' sockets by a hash of the addresses, and with so
+// many one that meets none is rare.
+const probePorts = 4
+
+// Prober asks an address over and over, cheaply: from open sockets, one after
+// the other, so that it meets all workers. A socket whose question was not
+// answered is asked from again until it is: one worker that hangs fails all from
+// then on. Not safe for concurrent use.
+type Prober struct {
+	conns []*net.UDPConn
+	next  int
+	query []byte
+	reply [recvBufLen]byte
+}
+
+// NewProber opens sockets for asking addr, which has so many workers.
+func NewProber(addr netip.AddrPort, workers int) (*Prober, error) {
+	m := new(dns.Msg)
+	m.SetQuestion("version.bind.", dns.TypeTXT)
+	m.Question[0].Qclass = dns.ClassCHAOS
+	query, err := m.Pack()
+	if err != nil {
+		return nil, err
+	}
+	p := &Prober{query: query}
+	for range probePorts * workers {
+		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(addr))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open probe of %v: %w", addr, err), p.Close())
+		}
+		p.conns = append(p.conns, c)
+	}
+	return p, nil
+}
+
+// Ask asks one question and waits for the reply, at most so long.
+func (p *Prober) Ask(wait time.Duration) error {
+	c := p.conns[p.next]
+	if err := c.SetDeadline(time.Now().Add(wait)); err != nil {
+		return err
+	}
+	id := binary.BigEndian.Uint16(p.query) + 1
+	binary.BigEndian.PutUint16(p.query, id)
+	if _, err := c.Write(p.query); err != nil {
+		return err
+	}
+	for {
+		n, err := c.Read(p.reply[:])
+		if err != nil {
+			return err
+		}
+		if n >= 2 && binary.BigEndian.Uint16(p.reply[:]) == id {
+			p.next = (p.next + 1) % len(p.conns)
+			return nil
+		}
+	}
+}
+
+// Close closes the sockets; an Ask under way fails.
+func (p *Prober) Close() error {
+	var errs []error
+	for _, c := range p.conns {
+		if err := c.Close(); !errors.Is(err, os.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
