@@ -1,0 +1,142 @@
+package netsetup
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Uplink is an interface by which packets of other hosts come in.
+type Uplink struct {
+	Name  string
+	Index int
+}
+
+// Uplinks returns the uplinks of the calling thread's network namespace: those of
+// default routes of the main table, devices that are no creation of software,
+// tunnels, and what has one of these as a port. Not among them are the host's
+// ends of pods' links, and bridges of these. If any are named, it is those, as
+// far as they exist.
+func Uplinks(named []string) ([]Uplink, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	routed, err := defaultRouteLinks()
+	if err != nil {
+		return nil, err
+	}
+	is := make(map[int]bool)
+	for _, l := range links {
+		a := l.Attrs()
+		if len(named) > 0 {
+			is[a.Index] = slices.Contains(named, a.Name)
+			continue
+		}
+		is[a.Index] = routed[a.Index] || isOutward(l)
+	}
+	if len(named) == 0 {
+		markMasters(links, is)
+	}
+	var uplinks []Uplink
+	for _, l := range links {
+		if is[l.Attrs().Index] {
+			uplinks = append(uplinks, Uplink{l.Attrs().Name, l.Attrs().Index})
+		}
+	}
+	return uplinks, nil
+}
+
+// isOutward knows the kinds of interfaces that lead to other hosts by what they
+// are. A plain device has no kind.
+func isOutward(l netlink.Link) bool {
+	if l.Attrs().Flags&net.FlagLoopback != 0 {
+		return false
+	}
+	switch l.Type() {
+	case "device", "vlan", "vxlan", "geneve", "ipip", "ip6tnl", "sit", "gre", "gretap", "ip6gre", "ip6gretap", "erspan", "wireguard", "tuntap", "xfrm", "bareudp":
+		return true
+	}
+	return false
+}
+
+// markMasters marks bridges, bonds and the like that have an uplink as a port.
+func markMasters(links []netlink.Link, is map[int]bool) {
+	for changed := true; changed; {
+		changed = false
+		for _, l := range links {
+			a := l.Attrs()
+			if m := a.MasterIndex; m > 0 && is[a.Index] && !is[m] {
+				is[m], changed = true, true
+			}
+		}
+	}
+}
+
+// defaultRouteLinks looks at the main table only: CNIs have default routes to
+// their own interfaces in others.
+func defaultRouteLinks() (map[int]bool, error) {
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	links := make(map[int]bool)
+	for _, r := range routes {
+		if r.Dst != nil {
+			if ones, _ := r.Dst.Mask.Size(); ones > 0 {
+				continue
+			}
+		}
+		if r.LinkIndex > 0 {
+			links[r.LinkIndex] = true
+		}
+		for _, hop := range r.MultiPath {
+			links[hop.LinkIndex] = true
+		}
+	}
+	return links, nil
+}
+
+// FollowLinks calls changed whenever interfaces have changed, until done is
+// closed; of a burst perhaps less often than there were changes.
+func FollowLinks(done <-chan struct{}, changed func()) error {
+	updates := make(chan netlink.LinkUpdate, 64)
+	if err := netlink.LinkSubscribe(updates, done); err != nil {
+		return fmt.Errorf("subscribe to changes of interfaces: %w", err)
+	}
+	for range updates {
+		for len(updates) > 0 {
+			<-updates
+		}
+		changed()
+	}
+	select {
+	case <-done:
+		return nil
+	default:
+		return fmt.Errorf("changes of interfaces are no longer told")
+	}
+}
+
+// SourceAddress returns the address that the host would send from to other
+// networks, by its default route.
+func SourceAddress(v6 bool) (netip.Addr, error) {
+	family, to := "IPv4", net.IPv4(192, 0, 2, 1) // RFC 5737: nobody's
+	if v6 {
+		family, to = "IPv6", net.ParseIP("2001:db8::1") // RFC 3849
+	}
+	routes, err := netlink.RouteGet(to)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("no default route for %s: %w", family, err)
+	}
+	for _, r := range routes {
+		if a, ok := netip.AddrFromSlice(r.Src); ok && !a.IsUnspecified() {
+			return a.Unmap(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("the default route for %s has no source address", family)
+}
