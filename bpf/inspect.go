@@ -1,0 +1,174 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// Pinned is what one version has below a pin directory. Of versions other than
+// ours it has only Dir and Hooks.
+type Pinned struct {
+	Dir   string
+	Ours  bool     // this program's version
+	Hooks []string // that are attached, as connect4; in the order of attaching
+	// Canary: a process is there. Alive: and its heartbeat is in time, so that
+	// look-ups go to the targets.
+	Canary, Alive bool
+	HeartbeatAge  time.Duration
+	Services      []Service // by VIP
+	OptedOut      int       // cgroups
+}
+
+// Attached reports whether all programs run.
+func (p Pinned) Attached() bool { return len(p.Hooks) == len(hooks()) }
+
+// Inspect looks at what is pinned below pinDir, by whichever process, and changes
+// nothing. Nothing there is no error; a directory that is not in a BPF file system
+// is ErrNoBPFFS.
+func Inspect(pinDir string) ([]Pinned, error) {
+	err := checkBPFFS(pinDir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("redirect: inspect %s: %w", pinDir, err)
+	}
+	dirs, err := versions(pinDir)
+	if err != nil {
+		return nil, fmt.Errorf("redirect: inspect: %w", err)
+	}
+	var all []Pinned
+	for _, dir := range dirs {
+		p, err := inspect(dir, dir == versionDir(pinDir, shapeVersion))
+		if err != nil {
+			return nil, fmt.Errorf("redirect: inspect %s: %w", dir, err)
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+func inspect(dir string, ours bool) (Pinned, error) {
+	p := Pinned{Dir: dir, Ours: ours}
+	var err error
+	if p.Hooks, err = attachedHooks(dir); err != nil || !ours {
+		return p, err
+	}
+	var set redirectSettings
+	var beat uint64
+	err = errors.Join(
+		withMap(dir, redirectMapConfig, func(m *ebpf.Map) error { return m.Lookup(uint32(0), &set) }),
+		withMap(dir, redirectMapHeartbeat, func(m *ebpf.Map) error { return m.Lookup(uint32(0), &beat) }),
+		withMap(dir, redirectMapCanary, func(m *ebpf.Map) (err error) {
+			p.Canary, err = hasCanary(m)
+			return err
+		}),
+		withMap(dir, redirectMapServices, func(m *ebpf.Map) (err error) {
+			p.Services, err = listServices(m)
+			return err
+		}),
+		withMap(dir, redirectMapOptedOut, func(m *ebpf.Map) (err error) {
+			p.OptedOut, err = countOptedOut(m)
+			return err
+		}),
+	)
+	if err != nil {
+		return p, err
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
+		return p, os.NewSyscallError("clock_gettime", err)
+	}
+	p.HeartbeatAge = time.Duration(now.Nano() - int64(beat))
+	p.Alive = p.Canary && p.HeartbeatAge <= time.Duration(set.HeartbeatTimeout)
+	return p, nil
+}
+
+// attachedHooks leaves out severed links.
+func attachedHooks(dir string) ([]string, error) {
+	var names []string
+	for _, h := range hooks() {
+		l, err := link.LoadPinnedLink(filepath.Join(dir, linksDir, h.name), nil)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, explain("load pinned link", err)
+		}
+		info, err := l.Info()
+		_ = l.Close()
+		if err != nil {
+			return nil, explain("link info", err)
+		}
+		if cg := info.Cgroup(); cg != nil && cg.CgroupId != 0 {
+			names = append(names, h.name)
+		}
+	}
+	return names, nil
+}
+
+// withMap calls f with a pinned map, if it is there.
+func withMap(dir, name string, f func(*ebpf.Map) error) error {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), &ebpf.LoadPinOptions{ReadOnly: true})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return explain("load pinned map "+name, err)
+	}
+	defer m.Close()
+	if err := f(m); err != nil {
+		return explain("read map "+name, err)
+	}
+	return nil
+}
+
+func hasCanary(m *ebpf.Map) (bool, error) {
+	var cookie uint64
+	err := m.Lookup(uint32(0), &cookie)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func listServices(m *ebpf.Map) ([]Service, error) {
+	var key redirectEndpoint
+	var value redirectService
+	var list []Service
+	iter := m.Iterate()
+	for iter.Next(&key, &value) {
+		s := Service{
+			VIP: fromEndpoint(key), Target: fromEndpoint(value.Target),
+			PassThrough: value.Flags&uint32(redirectServiceFlagsSERVICE_PASS_THROUGH) != 0,
+		}
+		for _, e := range value.Fallback[:min(int(value.Fallbacks), MaxFallbacks)] {
+			s.Fallbacks = append(s.Fallbacks, fromEndpoint(e))
+		}
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b Service) int { return netip.AddrPort.Compare(a.VIP, b.VIP) })
+	return list, iter.Err()
+}
+
+func countOptedOut(m *ebpf.Map) (int, error) {
+	var id uint64
+	var by uint8
+	n := 0
+	iter := m.Iterate()
+	for iter.Next(&id, &by) {
+		if by == optedOutByCaller {
+			n++
+		}
+	}
+	return n, iter.Err()
+}
