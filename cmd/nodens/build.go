@@ -23,6 +23,8 @@ import (
 type app struct {
 	cfg       source
 	bindings  []server.Binding
+	plan      redirectPlan
+	targets   []server.Binding // of plan
 	zones     []*server.Zone
 	endpoints []endpoint
 	caches    []cacheOf
@@ -70,6 +72,11 @@ func (d *daemon) build(cfg source) (*app, error) {
 	}
 	for addr, zones := range byAddr {
 		a.bindings = append(a.bindings, server.Binding{Addr: addr, Zones: zones})
+	}
+	a.plan = d.planRedirect(cfg)
+	var err error
+	if a.targets, err = a.plan.bindings(byAddr, d.redirect.gate); err != nil {
+		a.plan.err = err
 	}
 	return a, nil
 }

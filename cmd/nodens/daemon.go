@@ -39,6 +39,7 @@ type daemon struct {
 	server    *server.Server
 	admin     *adminServers
 	pools     *pools
+	redirect  *redirector
 	files     *corefiles
 	host      *netsetup.Host // nil: we leave the host alone
 	stopHost  func()         // ends host's watch
@@ -94,6 +95,7 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool) (*daemon, erro
 	d.server = server.New(server.Config{Identity: identity(), Logger: d.log, Metrics: serverMetrics, Now: now, Workers: workers})
 	d.admin = newAdminServers(d.log)
 	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
+	d.redirect = newRedirector(d.log, d.registry, workers)
 	d.pools.own = d.isOwn
 	d.pools.changed = d.askLoopProbe
 	return d, nil
@@ -108,9 +110,9 @@ func (d *daemon) budget() int64 {
 	return cacheBudget(limit, limited)
 }
 
-// isOwn reports whether we serve on addr because of -localip.
+// isOwn reports whether we serve on addr because of -localip or of redirection.
 func (d *daemon) isOwn(addr netip.AddrPort) bool {
-	return addr.Port() == d.flags.dnsPort && slices.Contains(d.flags.localIPs, addr.Addr())
+	return addr.Port() == d.flags.dnsPort && slices.Contains(d.flags.localIPs, addr.Addr()) || d.redirect.current().isTarget(addr)
 }
 
 // steps is the order in which the daemon starts; it stops in reverse. Traffic
@@ -120,9 +122,11 @@ func (d *daemon) steps(cfg source) []step {
 		{"write the query log", d.lines.start, d.lines.stop},
 		{"guard memory", d.guardMemory, d.unguardMemory},
 		{"set up addresses", d.ensureAddresses, d.removeAddresses},
+		{"prepare redirection", d.openRedirect(cfg), d.closeRedirect},
 		{"serve", func(ctx context.Context) error { return d.use(ctx, cfg) }, d.stopServing},
 		{"ask ourselves", d.askOurselves, d.lameduck},
 		{"steer traffic", d.ensureRules, d.removeRules},
+		{"redirect sockets", d.startRedirect, d.withdrawRedirect},
 		{"be ready", d.becomeReady, d.becomeUnready},
 	}
 }
@@ -133,14 +137,18 @@ func (d *daemon) use(ctx context.Context, cfg source) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	a, err := d.build(cfg)
-	if err == nil {
-		err = d.apply(ctx, a)
-	}
 	if err != nil {
 		d.keepOld()
 		return err
 	}
+	resume := d.switchRedirect(ctx, a)
+	if err := d.apply(ctx, a); err != nil {
+		d.keepOld()
+		resume(false)
+		return err
+	}
 	d.replace(ctx, a)
+	resume(true)
 	return nil
 }
 
@@ -155,11 +163,24 @@ func (d *daemon) apply(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	if err := d.server.Apply(ctx, a.bindings); err != nil {
+	if err := d.listen(ctx, a); err != nil {
 		abort()
 		return d.explain(err)
 	}
 	commit()
+	return nil
+}
+
+// listen goes without redirection where only its targets cannot be served.
+func (d *daemon) listen(ctx context.Context, a *app) error {
+	err := d.server.Apply(ctx, slices.Concat(a.bindings, a.targets))
+	if err == nil || len(a.targets) == 0 {
+		return err
+	}
+	if d.server.Apply(ctx, a.bindings) != nil {
+		return err
+	}
+	a.targets, a.plan.err = nil, err
 	return nil
 }
 
@@ -261,7 +282,7 @@ func (d *daemon) becomeUnready(context.Context) error {
 // tryDig is a command that shows that it works.
 func (d *daemon) tryDig() string {
 	cmd := "dig"
-	addrs := d.server.Addrs()
+	addrs := slices.DeleteFunc(d.server.Addrs(), d.redirect.current().isTarget)
 	slices.SortFunc(addrs, netip.AddrPort.Compare)
 	if len(addrs) > 0 {
 		a := addrs[0]
@@ -294,6 +315,9 @@ func (d *daemon) askOurselves(ctx context.Context) error {
 	defer cancel()
 	var errs []error
 	for _, a := range d.server.Addrs() {
+		if d.redirect.current().isTarget(a) {
+			continue // starting to redirect asks these
+		}
 		if err := server.Ask(ctx, reachable(a)); err != nil {
 			errs = append(errs, fmt.Errorf("no answer on %v: %w", a, err))
 		}

@@ -43,6 +43,8 @@ type flags struct {
 	prometheus   string
 	pidfile      string
 
+	redirect redirectFlags
+
 	cacheSize int64 // octets; 0: from the cgroup's memory limit
 
 	quiet, version, plugins bool
@@ -59,6 +61,7 @@ var flagGroups = []group{
 	{"Configuration", []string{"conf", "corefile", "basecorefile", "kubednscm", "upstreamsvc", "cluster-domain", "reloadwithsignal"}},
 	{"Addresses and ports", []string{"localip", "dns.port", "p", "health-port", "prometheus-listen-address", "metrics-listen-address"}},
 	{"Host", []string{"setupinterface", "interfacename", "setupiptables", "syncinterval", "skipteardown", "pidfile"}},
+	{"Redirection", []string{"redirect", "redirect-target", "redirect-service", "redirect-fallback", "redirect-opt-out", "redirect-uplink", "redirect-heartbeat", "kubepods", "redirect-pin-dir", "node-ip"}},
 	{"Cache", []string{"cache-size"}},
 	{"Other", []string{"quiet", "version", "plugins"}},
 }
@@ -98,6 +101,7 @@ func (f *flags) set() *flag.FlagSet {
 	f.setConfiguration(fs)
 	f.setAddresses(fs)
 	f.setHost(fs)
+	f.setRedirect(fs)
 	fs.Func("cache-size", "`bytes` that cached answers may take, all zones together, with K, M or G as 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, at most 512M; 64M without a limit)", func(s string) (err error) {
 		f.cacheSize, err = parseBytes(s)
 		return err

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -143,7 +144,7 @@ func teardown(ctx context.Context, e env) error {
 	if err != nil {
 		return helpIsNoError(err)
 	}
-	return netsetup.Teardown(ctx, f.hostConfig())
+	return errors.Join(bpf.Teardown(f.redirect.pinDir), netsetup.Teardown(ctx, f.hostConfig()))
 }
 
 // status prints what is set up on the host and whether it is as wanted; if it

@@ -25,6 +25,7 @@ type DaemonOptions struct {
 	Args     []string // besides -conf
 	Env      []string // on top of the environment
 	Binds    map[string]string
+	Cgroup   string // see Command
 }
 
 // StartDaemon starts nodens, waits until it says that it listens, and holds it
@@ -37,7 +38,7 @@ func StartDaemon(t testing.TB, o DaemonOptions) *Daemon {
 	}
 	args := append([]string{o.Binary, "-conf", o.Conf}, o.Args...)
 	d := &Daemon{Netns: o.Netns, Conf: o.Conf}
-	d.Process = Command{Netns: o.Netns, Args: args, Env: o.Env, Binds: o.Binds}.Start(t)
+	d.Process = Command{Netns: o.Netns, Args: args, Binds: o.Binds, Env: o.Env, Cgroup: o.Cgroup}.Start(t)
 	t.Cleanup(func() { d.finish(t) })
 	d.Out.Await(t, 0, ` listens on `)
 	return d

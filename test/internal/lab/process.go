@@ -67,7 +67,7 @@ func (c Command) start(cmd *exec.Cmd) error {
 // standard error and its exit status.
 func (c Command) Output(t testing.TB) (stdout, stderr string, status int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	defer cancel()
 	cmd := c.cmd(ctx)
 	var out, errs bytes.Buffer

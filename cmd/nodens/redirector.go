@@ -1,0 +1,324 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/server"
+)
+
+// redirector keeps the redirection of one plan at a time. What it cannot do it
+// tells, and tries again: the daemon serves by address meanwhile. Its methods
+// are safe for concurrent use.
+type redirector struct {
+	log      *slog.Logger
+	registry prometheus.Registerer
+	metrics  *redirectMetrics
+	gate     *server.Gate
+	workers  int
+
+	mu     sync.Mutex
+	plan   redirectPlan
+	bpf    *bpf.Redirect // nil: not open
+	counts prometheus.Collector
+	stop   func()           // ends what start has begun; nil: nothing
+	end    func()           // ends what open has begun; nil: nothing
+	learnt []netip.AddrPort // fallbacks
+}
+
+func newRedirector(log *slog.Logger, reg prometheus.Registerer, workers int) *redirector {
+	gate := server.NewGate()
+	return &redirector{log: log, registry: reg, gate: gate, workers: workers, metrics: newRedirectMetrics(reg, gate)}
+}
+
+// open loads the programs of a plan, attached as yet to nothing. It is called
+// before listening, and never after a plan that was not closed.
+func (r *redirector) open(ctx context.Context, plan redirectPlan) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.plan = plan
+	switch {
+	case plan.settings.Mode == config.RedirectOff:
+		r.metrics.set(stateOff, nil)
+		r.background(ctx, r.clear)
+		return
+	case plan.err != nil:
+		r.fail(plan.err)
+		return
+	}
+	if err := r.load(); err != nil {
+		r.fail(err)
+		return
+	}
+	named := plan.settings.Uplinks
+	known := r.shutGate(nil, named)
+	r.background(ctx, func(ctx context.Context) { r.followUplinks(ctx, known, named) })
+	r.metrics.set(stateWaiting, nil)
+}
+
+// clear removes what a predecessor has left, once that is not alive: its
+// programs would send pods to the fallbacks for ever.
+func (r *redirector) clear(ctx context.Context) {
+	const again = 30 * time.Second
+	plan := r.current()
+	for plan.clears {
+		pinned, err := bpf.Inspect(plan.pinDir)
+		if err == nil && !slices.ContainsFunc(pinned, func(p bpf.Pinned) bool { return p.Alive }) {
+			err = bpf.Teardown(plan.pinDir)
+			if err == nil {
+				return
+			}
+		}
+		if errors.Is(err, bpf.ErrNoBPFFS) {
+			return
+		}
+		if err != nil {
+			r.log.Error("redirection is off, but a predecessor's is still in force; remove it with nodens teardown", "error", err)
+		}
+		if !pause(ctx, again) {
+			return
+		}
+	}
+}
+
+// background runs f until the plan is closed. The caller holds mu.
+func (r *redirector) background(ctx context.Context, f func(context.Context)) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() { defer close(done); f(ctx) }()
+	before := r.end
+	r.end = func() {
+		cancel()
+		<-done
+		if before != nil {
+			before()
+		}
+	}
+}
+
+// load also makes the counters visible. The caller holds mu.
+func (r *redirector) load() error {
+	cgroup := r.plan.settings.Kubepods
+	if cgroup == "" {
+		var err error
+		if cgroup, err = bpf.FindKubepods("/proc/self/mountinfo"); err != nil {
+			return err
+		}
+	}
+	b, err := bpf.OpenRedirect(bpf.RedirectConfig{
+		Cgroup: cgroup, PinDir: r.plan.pinDir, Services: r.plan.services,
+		HeartbeatTimeout: r.plan.settings.Heartbeat, Logger: r.log,
+	})
+	if err != nil {
+		return err
+	}
+	r.bpf, r.counts = b, b.Collector()
+	if err := r.registry.Register(r.counts); err != nil {
+		return err
+	}
+	return r.putLearnt()
+}
+
+// fail tells why there is no redirection. The caller holds mu.
+func (r *redirector) fail(err error) {
+	r.metrics.set(stateFailed, err)
+	r.log.Error("sockets are not redirected; nodens serves by address", "error", err)
+}
+
+// giveUp is fail for a target that cannot be served. The plan stays, so that a
+// reload tries again only if it differs.
+func (r *redirector) giveUp(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.plan.err = err
+	r.fail(err)
+}
+
+// start redirects, now that the targets are served, or begins to find out
+// whether it is needed.
+func (r *redirector) start(ctx context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bpf == nil || r.plan.err != nil || r.stop != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	r.stop = func() { cancel(); wg.Wait() }
+	err := r.engage(ctx)
+	if err != nil {
+		r.fail(err)
+	}
+	b, plan := r.bpf, r.plan
+	wg.Go(func() { r.keepBeating(ctx, b, plan) })
+	wg.Go(func() { r.keepEngaged(ctx, err) })
+}
+
+// engage asks the targets, attaches and says that we are alive. The caller holds
+// mu.
+func (r *redirector) engage(ctx context.Context) error {
+	for _, s := range r.plan.services {
+		ask, cancel := context.WithTimeout(ctx, time.Second)
+		err := server.Ask(ask, s.Target)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("no answer on the target %v: %w", s.Target, err)
+		}
+	}
+	if err := r.bpf.Attach(); err != nil {
+		return err
+	}
+	if err := r.bpf.Alive(); err != nil {
+		return err
+	}
+	r.metrics.set(stateOn, nil)
+	for _, s := range r.plan.services {
+		r.log.Info("sockets are redirected", "service", s.VIP, "target", s.Target, "fallbacks", s.Fallbacks)
+	}
+	return nil
+}
+
+// keepEngaged tries again where engaging failed, and then removes what other
+// versions have left, when look-ups that they had redirected have ended.
+func (r *redirector) keepEngaged(ctx context.Context, failed error) {
+	const again, lookup = 30 * time.Second, 10 * time.Second
+	for failed != nil {
+		if !pause(ctx, again) {
+			return
+		}
+		failed = r.engageAgain(ctx, failed)
+	}
+	if !pause(ctx, lookup) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bpf == nil {
+		return
+	}
+	if err := r.bpf.RemoveOtherVersions(); err != nil {
+		r.log.Error("what another version has pinned stays", "error", err)
+	}
+}
+
+// engageAgain tells only what it has not told.
+func (r *redirector) engageAgain(ctx context.Context, before error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil
+	}
+	err := r.engage(ctx)
+	if err != nil && err.Error() != before.Error() {
+		r.fail(err)
+	}
+	return err
+}
+
+// pause returns false if ctx is done first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// withdraw sends new look-ups to the fallbacks. What was sent to us is still
+// answered.
+func (r *redirector) withdraw() error {
+	r.mu.Lock()
+	stop := r.stop
+	r.stop = nil
+	r.mu.Unlock()
+	if stop != nil {
+		stop() // without mu: its goroutines take it
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bpf == nil {
+		return nil
+	}
+	r.metrics.set(stateWithdrawn, nil)
+	return r.bpf.Withdraw()
+}
+
+// close ends the plan. What is pinned stays: pods ask the fallbacks.
+func (r *redirector) close() error {
+	err := r.withdraw()
+	r.mu.Lock()
+	end := r.end
+	r.end = nil
+	r.mu.Unlock()
+	if end != nil {
+		end() // without mu, as above
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bpf == nil {
+		return err
+	}
+	r.registry.Unregister(r.counts)
+	err = errors.Join(err, r.bpf.Close())
+	r.bpf = nil
+	return err
+}
+
+// same reports whether plan is the one that is kept.
+func (r *redirector) same(plan redirectPlan) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.plan.equal(plan)
+}
+
+// current is the plan that is kept.
+func (r *redirector) current() redirectPlan {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.plan
+}
+
+// learn replaces the fallbacks that were learnt from the cluster: endpoints that
+// answer while we do not, of both address families. They count unless the user
+// has given others; none means the upstreams of the cluster domain.
+func (r *redirector) learn(endpoints []netip.AddrPort) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.learnt = endpoints
+	return r.putLearnt()
+}
+
+// putLearnt needs mu.
+func (r *redirector) putLearnt() error {
+	if r.bpf == nil || r.plan.given {
+		return nil
+	}
+	var vips []netip.AddrPort
+	for _, s := range r.plan.services {
+		vips = append(vips, s.VIP)
+	}
+	var errs []error
+	for _, s := range r.plan.services {
+		some := fallbacksFor(s.VIP, vips, r.learnt)
+		if len(some) == 0 {
+			some = s.Fallbacks
+		}
+		if len(some) > 0 {
+			errs = append(errs, r.bpf.SetFallbacks(s.VIP, some))
+		}
+	}
+	return errors.Join(errs...)
+}

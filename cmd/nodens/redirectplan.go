@@ -1,0 +1,228 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/netsetup"
+	"github.com/nodens-dns/nodens/server"
+)
+
+// defaultTargetPort is outside the range of NodePorts (30000–32767) and of
+// ephemeral ports, and below no registered service in common use on nodes.
+const defaultTargetPort = 20053
+
+// redirectPlan is a configuration's redirection, worked out: where each service
+// goes. err says why it cannot be had; the daemon serves by address then.
+type redirectPlan struct {
+	settings config.Redirect
+	pinDir   string
+	services []bpf.Service
+	// given: the fallbacks are the user's, and no others are to be learnt.
+	given bool
+	// clears: with redirection off, what a predecessor has pinned is removed.
+	clears bool
+	err    error
+}
+
+// planRedirect never fails: see redirectPlan.err.
+func (d *daemon) planRedirect(cfg source) redirectPlan {
+	p := redirectPlan{settings: d.redirectSettings(cfg), pinDir: d.flags.redirect.pinDir}
+	if p.settings.Mode == config.RedirectOff {
+		p.clears = !d.files.sample && len(d.flags.localIPs) > 0 // else this is a trial
+		return p
+	}
+	p.given = len(p.settings.Fallbacks) > 0
+	fallbacks := p.settings.Fallbacks
+	if !p.given {
+		fallbacks = d.clusterUpstreams(cfg)
+	}
+	vips := d.redirectedVIPs(p.settings.Services)
+	if len(vips) == 0 {
+		p.err = errors.New("nothing to redirect: give -localip or a service")
+		return p
+	}
+	t := targets{nodes: d.nodeAddresses, given: p.settings.Targets, next: make(map[bool]int)}
+	for _, vip := range vips {
+		target, err := t.forService(vip)
+		if err != nil {
+			p.err = fmt.Errorf("target of service %v: %w", vip, err)
+			return p
+		}
+		p.services = append(p.services, bpf.Service{VIP: vip, Target: target, Fallbacks: fallbacksFor(vip, vips, fallbacks)})
+	}
+	return p
+}
+
+// redirectedVIPs are the given services, or what -localip asks us to serve.
+func (d *daemon) redirectedVIPs(given []netip.AddrPort) []netip.AddrPort {
+	var vips []netip.AddrPort
+	for _, ap := range given {
+		if ap.Port() == 0 {
+			ap = netip.AddrPortFrom(ap.Addr(), d.flags.dnsPort)
+		}
+		if !slices.Contains(vips, ap) {
+			vips = append(vips, ap)
+		}
+	}
+	if len(given) > 0 {
+		return vips
+	}
+	for _, a := range d.flags.localIPs {
+		if !a.IsLoopback() {
+			vips = append(vips, netip.AddrPortFrom(a, d.flags.dnsPort))
+		}
+	}
+	return vips
+}
+
+// fallbacksFor are those of the service's address family that are not redirected
+// themselves.
+func fallbacksFor(vip netip.AddrPort, vips, all []netip.AddrPort) []netip.AddrPort {
+	var some []netip.AddrPort
+	for _, ap := range all {
+		if ap.Addr().Is4() == vip.Addr().Is4() && !slices.Contains(vips, ap) {
+			some = append(some, ap)
+		}
+	}
+	return some
+}
+
+// targets hands out one target for each service: a socket that asks two of them
+// can tell the replies apart by the port.
+type targets struct {
+	nodes func(v6 bool) (netip.Addr, error)
+	given []config.RedirectTarget
+	next  map[bool]int // services so far, by being IPv6
+}
+
+func (t *targets) forService(vip netip.AddrPort) (netip.AddrPort, error) {
+	v6 := vip.Addr().Is6()
+	addr, port := netip.Addr{}, uint16(0)
+	for _, g := range t.given {
+		if g.Addr.IsValid() && g.Addr.Is6() == v6 {
+			addr = g.Addr
+			if g.Port != 0 {
+				port = g.Port
+			}
+		}
+		if !g.Addr.IsValid() && port == 0 {
+			port = g.Port
+		}
+	}
+	if port == 0 {
+		port = defaultTargetPort
+	}
+	if !addr.IsValid() {
+		var err error
+		if addr, err = t.nodes(v6); err != nil {
+			return netip.AddrPort{}, err
+		}
+	}
+	n := int(port) + t.next[v6]
+	t.next[v6]++
+	if n > 65535 {
+		return netip.AddrPort{}, fmt.Errorf("no port is left after %d for further services", port)
+	}
+	return netip.AddrPortFrom(addr, uint16(n)), nil
+}
+
+// nodeAddresses returns the node's address: as the flag says, the environment,
+// or the default route.
+func (d *daemon) nodeAddresses(v6 bool) (netip.Addr, error) {
+	pick := func(list []netip.Addr) netip.Addr {
+		for _, a := range list {
+			if a.Is6() == v6 {
+				return a
+			}
+		}
+		return netip.Addr{}
+	}
+	if a := pick(d.flags.redirect.nodeIPs); a.IsValid() {
+		return a, nil
+	}
+	for _, name := range []string{"NODE_IP", "HOST_IP"} {
+		text := d.files.getenv(name)
+		if text == "" {
+			continue
+		}
+		list, err := parseLocalIPs(text)
+		if err != nil {
+			return netip.Addr{}, fmt.Errorf("environment variable %s: %w", name, err)
+		}
+		if a := pick(list); a.IsValid() {
+			return a, nil
+		}
+	}
+	a, err := netsetup.SourceAddress(v6)
+	if err != nil {
+		return a, fmt.Errorf("the node's address is not known, set -node-ip: %w", err)
+	}
+	return a, nil
+}
+
+// isTarget reports whether a is what a service is redirected to.
+func (p redirectPlan) isTarget(a netip.AddrPort) bool {
+	return slices.ContainsFunc(p.services, func(s bpf.Service) bool { return s.Target == a })
+}
+
+// equal is whether two plans come to the same for the kernel and the listeners.
+func (p redirectPlan) equal(q redirectPlan) bool {
+	p.settings.File, p.settings.Line = q.settings.File, q.settings.Line
+	return errorText(p.err) == errorText(q.err) && reflect.DeepEqual(p.withoutErr(), q.withoutErr())
+}
+
+func (p redirectPlan) withoutErr() redirectPlan {
+	p.err = nil
+	return p
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// bindings serve on each target the zones that are served at its VIP; where
+// nothing is bound to that, all that are served on its port.
+func (p redirectPlan) bindings(byAddr map[netip.AddrPort][]*server.Zone, gate *server.Gate) ([]server.Binding, error) {
+	if p.settings.Mode == config.RedirectOff || p.err != nil {
+		return nil, nil
+	}
+	var bindings []server.Binding
+	for _, s := range p.services {
+		zones := zonesAt(s.VIP, byAddr)
+		if len(zones) == 0 {
+			return nil, fmt.Errorf("service %v: no server block is served on port %d", s.VIP, s.VIP.Port())
+		}
+		bindings = append(bindings, server.Binding{Addr: s.Target, Zones: zones, Gate: gate})
+	}
+	return bindings, nil
+}
+
+func zonesAt(vip netip.AddrPort, byAddr map[netip.AddrPort][]*server.Zone) []*server.Zone {
+	if zones := byAddr[vip]; len(zones) > 0 {
+		return zones
+	}
+	var zones []*server.Zone
+	seen := make(map[string]bool)
+	for _, addr := range slices.SortedFunc(maps.Keys(byAddr), netip.AddrPort.Compare) {
+		if addr.Port() != vip.Port() {
+			continue
+		}
+		for _, z := range byAddr[addr] {
+			if !seen[z.Name] {
+				seen[z.Name] = true
+				zones = append(zones, z)
+			}
+		}
+	}
+	return zones
+}

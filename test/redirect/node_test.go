@@ -1,0 +1,117 @@
+package redirect
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+const (
+	vip     = "169.254.20.10"
+	target  = lab.NodeIP + ":20053"
+	metrics = "127.0.0.1:9253" // inside the node's namespace
+
+	ownAnswer = "192.0.2.1" // what nodens answers by itself
+	lost      = "lost"
+)
+
+const corefile = `example.org {
+    bind ` + vip + `
+    hosts {
+        ` + ownAnswer + ` www.example.org
+    }
+}
+. {
+    bind ` + vip + `
+    forward . ` + lab.ClusterDNS + `
+    prometheus ` + metrics + `
+}
+`
+
+// node is a node of the lab on which nodens runs.
+type node struct {
+	*lab.CNINode
+	pinDir string
+}
+
+func newNode(t *testing.T, mode lab.CNIMode) *node {
+	t.Helper()
+	lab.NeedTools(t, "dig")
+	n := &node{CNINode: lab.NewCNINode(t, mode, vip), pinDir: filepath.Join(lab.BPFFS, strings.ReplaceAll(t.Name(), "/", "_"))}
+	t.Cleanup(func() { n.teardown(t) })
+	return n
+}
+
+func binary(t *testing.T) string {
+	t.Helper()
+	path, err := nodens()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// args are the flags of a daemon on this node.
+func (n *node) args(more ...string) []string {
+	return append([]string{"-localip", vip, "-kubepods", n.Kubepods, "-redirect-pin-dir", n.pinDir,
+		"-metrics-listen-address", "0", "-kubednscm", ""}, more...)
+}
+
+// start starts nodens with its Corefile.
+func (n *node) start(t *testing.T, corefile string, more ...string) *lab.Daemon {
+	t.Helper()
+	return lab.StartDaemon(t, lab.DaemonOptions{Binary: binary(t), Netns: n.Node, Corefile: corefile, Args: n.args(more...)})
+}
+
+// run runs a command of nodens to its end on the node.
+func (n *node) run(t *testing.T, args ...string) (stdout, stderr string, status int) {
+	t.Helper()
+	return lab.Command{Netns: n.Node, Args: append([]string{binary(t)}, args...)}.Output(t)
+}
+
+// teardown is the command, which must succeed however often.
+func (n *node) teardown(t *testing.T) {
+	t.Helper()
+	_, stderr, status := n.run(t, "teardown", "-localip", vip, "-redirect-pin-dir", n.pinDir)
+	if status != 0 {
+		t.Errorf("nodens teardown: status %d\n%s", status, stderr)
+	}
+}
+
+// dig asks from the pod and returns the address in the answer, or lost.
+func (n *node) dig(t *testing.T, server string, options ...string) string {
+	t.Helper()
+	return n.digFrom(t, n.PodCgroup, server, options...)
+}
+
+// digUnredirected asks from the pod's network namespace and from no pod's cgroup.
+func (n *node) digUnredirected(t *testing.T, server string, options ...string) string {
+	t.Helper()
+	return n.digFrom(t, "", server, options...)
+}
+
+func (n *node) digFrom(t *testing.T, cgroup, server string, options ...string) string {
+	t.Helper()
+	host, port, ok := strings.Cut(server, ":")
+	if !ok {
+		port = "53"
+	}
+	args := append([]string{"dig", "+short", "+tries=1", "+time=2", "-p", port, "@" + host, "www.example.org", "A"}, options...)
+	stdout, _, status := lab.Command{Netns: n.Pod, Cgroup: cgroup, Args: args}.Output(t)
+	if status != 0 {
+		return lost
+	}
+	return strings.TrimSpace(stdout)
+}
+
+// expect wants who answers over UDP and TCP.
+func (n *node) expect(t *testing.T, when, server, want string) {
+	t.Helper()
+	for _, network := range []string{"+notcp", "+tcp"} {
+		if got := n.dig(t, server, network); got != want {
+			t.Errorf("%s, %s: %s, want %s", when, network, got, want)
+		}
+	}
+}
