@@ -277,13 +277,6 @@ func (r *redirector) close() error {
 	return err
 }
 
-// same reports whether plan is the one that is kept.
-func (r *redirector) same(plan redirectPlan) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.plan.equal(plan)
-}
-
 // current is the plan that is kept.
 func (r *redirector) current() redirectPlan {
 	r.mu.Lock()
