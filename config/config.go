@@ -33,6 +33,7 @@ type Block struct {
 	ACL         []*ACL // in file order
 	BufSize     *BufSize
 	Cache       *Cache
+	Debug       bool
 	DNS64       *DNS64
 	Errors      *Errors
 	Forwards    []*Forward // in file order
@@ -41,8 +42,10 @@ type Block struct {
 	LoadBalance *LoadBalance
 	Log         []*Log // in file order
 	Loop        bool
+	Metadata    bool
 	Normalize   *Normalize
 	NSID        *NSID
+	Pprof       *Pprof
 	Prometheus  *Prometheus
 	Ready       *Ready
 	Redirect    *Redirect
@@ -50,6 +53,7 @@ type Block struct {
 	Rewrites    []*Rewrite        // in file order
 	Sample      bool              // answer from the embedded sample of a cluster zone
 	Templates   []*RecordTemplate // in file order
+	Timeouts    *Timeouts
 	Whoami      bool
 }
 
@@ -107,6 +111,8 @@ type Consolidate struct {
 	Period  time.Duration
 	Pattern *regexp.Regexp
 	Level   slog.Level // of the summary; default LevelError
+	// ShowFirst logs the first error of a period as it comes, at Level.
+	ShowFirst bool
 }
 
 // Policy names how a Forward picks among its healthy upstreams.
@@ -196,6 +202,7 @@ const (
 type Log struct {
 	Line    int
 	Names   []string   // fully qualified; default "."
+	Format  string     // empty: key=value pairs
 	Classes []LogClass // default LogAll
 }
 
@@ -209,6 +216,8 @@ type Hosts struct {
 	NoReverse   bool
 	Reload      time.Duration // default 5 s; 0: the file is read once
 	Fallthrough []string      // fully qualified; nil: none; "." for all
+	// FallthroughUnsupported lets types other than A, AAAA and PTR fall through.
+	FallthroughUnsupported bool
 }
 
 // HostsEntry is one inline line of hosts: an address and its names.

@@ -108,7 +108,19 @@ func (b *Block) describeOperation(line func(directive string, values ...string))
 		line("errors", b.Errors.describe()...)
 	}
 	for _, l := range b.Log {
-		line("log", "names "+strings.Join(l.Names, " "), "class "+joinClasses(l.Classes))
+		line("log", l.describe()...)
+	}
+	if b.Metadata {
+		line("metadata", "log")
+	}
+	if b.Timeouts != nil {
+		line("timeouts", b.Timeouts.describe()...)
+	}
+	if b.Debug {
+		line("debug", "on")
+	}
+	if b.Pprof != nil {
+		line("pprof", b.Pprof.describe()...)
 	}
 	if b.Prometheus != nil {
 		line("prometheus", b.Prometheus.Addr)
@@ -246,16 +258,27 @@ func (h *Hosts) describe() []string {
 		"ttl " + strconv.FormatUint(uint64(h.TTL), 10),
 		"no_reverse " + onOff(h.NoReverse),
 		"reload " + durationOrOff(h.Reload),
-		"fallthrough " + wordsOr(h.Fallthrough, "none"),
+		"fallthrough " + h.describeFallthrough(),
 		"inline " + orNone(strings.Join(inline, ", ")),
 	}
+}
+
+func (h *Hosts) describeFallthrough() string {
+	text := wordsOr(h.Fallthrough, "none")
+	if h.FallthroughUnsupported {
+		text += ", other types too"
+	}
+	return text
 }
 
 func (e *Errors) describe() []string {
 	values := []string{"logged"}
 	for _, c := range e.Consolidate {
-		values = append(values, fmt.Sprintf("consolidate %s %s %s",
-			durationText(c.Period), strconv.Quote(c.Pattern.String()), levelText(c.Level)))
+		text := fmt.Sprintf("consolidate %s %s %s", durationText(c.Period), strconv.Quote(c.Pattern.String()), levelText(c.Level))
+		if c.ShowFirst {
+			text += " show_first"
+		}
+		values = append(values, text)
 	}
 	return values
 }
@@ -265,6 +288,14 @@ func (r *Reload) describe() []string {
 		return []string{"off"}
 	}
 	return []string{"every " + durationText(r.Interval), "jitter " + durationText(r.Jitter)}
+}
+
+func (l *Log) describe() []string {
+	values := []string{"names " + strings.Join(l.Names, " "), "class " + joinClasses(l.Classes)}
+	if l.Format != "" {
+		values = append(values, "format "+strconv.Quote(l.Format))
+	}
+	return values
 }
 
 func joinClasses(classes []LogClass) string {

@@ -89,7 +89,6 @@ func unknownDirective(s statement) error {
 func refused() map[string]string {
 	const (
 		elsewhere = "not for a node's cache: run it in CoreDNS and forward to it"
-		later     = "this directive of CoreDNS is not supported yet"
 		plain     = "pods ask in plain DNS and it is not served over anything else: remove the line; upstreams may be tls://"
 		remove    = "not supported: remove the line, "
 	)
@@ -123,11 +122,6 @@ func refused() map[string]string {
 		"kubernetes", "nomad", "route53", "secondary", "sign", "transfer", "tsig",
 	} {
 		all[name] = elsewhere
-	}
-	for _, name := range []string{
-		"debug", "metadata", "pprof", "timeouts",
-	} {
-		all[name] = later
 	}
 	return all
 }

@@ -4,6 +4,17 @@ package config
 func processDirectives() []Directive {
 	return []Directive{
 		{
+			Name: "metadata", Forms: []string{"metadata [ZONE…]"}, parse: parseMetadata,
+			Summary: "Know {/log/type} and {/log/class} in formats of log.",
+			Differs: "There is no other metadata: {/…} is - and .Meta of templates empty.",
+		},
+		{
+			Name: "timeouts", Forms: []string{"timeouts"}, parse: parseTimeouts,
+			Options: []string{"read DURATION", "idle DURATION", "write DURATION", "maxtcpqueries NUMBER"},
+			Summary: "Bound the waits for a TCP client, by default 10s for a query and 5s for it to take a reply.",
+			Differs: "Each bound covers a whole query or reply.",
+		},
+		{
 			Name: "reload", Forms: []string{"reload [INTERVAL [JITTER]]"}, parse: parseReload,
 			Summary: "Look for changes of the Corefile and of the files it imports.",
 			Differs: "Changes are noticed at once where the file system tells; INTERVAL 0 leaves reloading to signals.",
@@ -34,6 +45,11 @@ func processDirectives() []Directive {
 			Differs: "CoreDNS has none.",
 		},
 		{
+			Name: "debug", Forms: []string{"debug"}, parse: parseDebug,
+			Summary: "Log at level debug, for the process as a whole.",
+			Differs: "A panic is still survived; its stack is logged either way.",
+		},
+		{
 			Name: "ready", Forms: []string{"ready [HOST:PORT]"}, parse: parseReady,
 			Summary: "Answer 200 on /ready, by default of :8181, once queries are answered, and 503 from SIGTERM on.",
 		},
@@ -42,6 +58,11 @@ func processDirectives() []Directive {
 			Options: []string{"lameduck DURATION"},
 			Summary: "Answer 200 on /health, by default of :8080, as long as the process serves.",
 			Differs: "Several blocks may name the same address.",
+		},
+		{
+			Name: "pprof", Forms: []string{"pprof [HOST:PORT]"}, parse: parsePprof,
+			Options: []string{"block [RATE]"},
+			Summary: "Offer profiles on /debug/pprof/, by default of localhost:6053.",
 		},
 		{
 			Name: "prometheus", Forms: []string{"prometheus [HOST:PORT]"}, parse: parsePrometheus,
@@ -56,15 +77,15 @@ func queryDirectives() []Directive {
 	return []Directive{
 		{
 			Name: "errors", Forms: []string{"errors [stdout]"}, parse: parseErrors,
-			Options: []string{"consolidate DURATION REGEXP [LEVEL]"},
+			Options: []string{"consolidate DURATION REGEXP [LEVEL] [show_first]", "stacktrace"},
 			Summary: "Log queries that could not be answered.",
-			Differs: "The line has the cause of each upstream tried.",
+			Differs: "The line has the cause of each upstream tried. The stack of a panic is logged without stacktrace as well.",
 		},
 		{
-			Name: "log", Forms: []string{"log [NAME…]"}, parse: parseLog, repeats: true,
+			Name: "log", Forms: []string{"log [NAME…]", "log NAME… FORMAT"}, parse: parseLog, repeats: true,
 			Options: []string{"class all|success|denial|error…"},
 			Summary: "Log queries and their replies.",
-			Differs: "Lines are key=value pairs.",
+			Differs: "Without FORMAT, lines are key=value pairs; {common} is CoreDNS's. Of {size} and {>bufsize}, the values are those of the query as it came.",
 		},
 		{
 			Name: "dns64", Forms: []string{"dns64 [PREFIX]"}, parse: parseDNS64,
@@ -135,7 +156,7 @@ func answerDirectives() []Directive {
 		},
 		{
 			Name: "hosts", Forms: []string{"hosts [FILE [ZONE…]]"}, parse: parseHosts,
-			Options: []string{"ADDRESS NAME…", "ttl SECONDS", "no_reverse", "reload DURATION", "fallthrough [ZONE…]"},
+			Options: []string{"ADDRESS NAME…", "ttl SECONDS", "no_reverse", "reload DURATION", "fallthrough [ZONE…]", "fallthrough_unsupported"},
 			Summary: "Answer A, AAAA and PTR from a hosts file, by default /etc/hosts, and from the lines of the block.",
 			Differs: "Changes of the file are noticed at once where the file system tells.",
 		},

@@ -4,7 +4,7 @@ import (
 	"log/slog"
 )
 
-func errorsOptions() []string { return []string{"consolidate"} }
+func errorsOptions() []string { return []string{"consolidate", "stacktrace"} }
 
 // parseErrors reads errors [stdout] and its options; CoreDNS knows no other
 // place to log to.
@@ -16,16 +16,19 @@ func parseErrors(b *Block, s statement) error {
 		return s.errorf("unexpected argument %q, expected: errors [stdout]", s.args[0].text)
 	}
 	b.Errors = &Errors{Line: s.line}
-	return s.eachOption(func(name string) bool { return name == "consolidate" }, func(o statement) error {
-		if o.text != "consolidate" {
-			return o.unknown(errorsOptions(), []string{"stacktrace"})
+	return s.eachOption(func(string) bool { return true }, func(o statement) error {
+		switch o.text {
+		case "consolidate":
+			return parseConsolidate(b.Errors, o)
+		case "stacktrace": // stacks are always logged
+			return o.arity(0, 0, "")
 		}
-		return parseConsolidate(b.Errors, o)
+		return o.unknown(errorsOptions(), nil)
 	})
 }
 
 func parseConsolidate(e *Errors, o statement) error {
-	if err := o.arity(2, 3, "DURATION REGEXP [LEVEL]"); err != nil {
+	if err := o.arity(2, 4, "DURATION REGEXP [LEVEL] [show_first]"); err != nil {
 		return err
 	}
 	c := Consolidate{Level: slog.LevelError}
@@ -36,8 +39,15 @@ func parseConsolidate(e *Errors, o statement) error {
 	if c.Pattern, err = parsePattern(o.args[1].text); err != nil {
 		return o.fail(err)
 	}
-	if len(o.args) > 2 {
-		if c.Level, err = parseLevel(o.args[2].text); err != nil {
+	rest := o.argTexts()[2:]
+	if n := len(rest); n > 0 && rest[n-1] == "show_first" {
+		c.ShowFirst, rest = true, rest[:n-1]
+	}
+	if len(rest) > 1 {
+		return o.errorf("unexpected argument %q, expected: consolidate DURATION REGEXP [LEVEL] [show_first]", rest[1])
+	}
+	if len(rest) == 1 {
+		if c.Level, err = parseLevel(rest[0]); err != nil {
 			return o.fail(err)
 		}
 	}

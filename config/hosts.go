@@ -14,7 +14,9 @@ const (
 	defaultHostsReload = 5 * time.Second
 )
 
-func hostsOptions() []string { return []string{"ttl", "no_reverse", "reload", "fallthrough"} }
+func hostsOptions() []string {
+	return []string{"ttl", "no_reverse", "reload", "fallthrough", "fallthrough_unsupported"}
+}
 
 // parseHosts reads hosts [FILE [ZONES…]], its options and inline entries.
 func parseHosts(b *Block, s statement) error {
@@ -31,7 +33,13 @@ func parseHosts(b *Block, s statement) error {
 		_, err := parseHostsAddr(name)
 		return err == nil
 	}
-	return s.eachOption(isEntry, h.parseOption)
+	if err := s.eachOption(isEntry, h.parseOption); err != nil {
+		return err
+	}
+	if h.FallthroughUnsupported && len(h.Fallthrough) == 0 {
+		return s.errorf("fallthrough_unsupported needs fallthrough beside it")
+	}
+	return nil
 }
 
 func (h *Hosts) parseOption(o statement) error {
@@ -45,6 +53,9 @@ func (h *Hosts) parseOption(o statement) error {
 		return parseHostsReload(h, o)
 	case "fallthrough":
 		return parseFallthrough(h, o)
+	case "fallthrough_unsupported":
+		h.FallthroughUnsupported = true
+		return o.arity(0, 0, "")
 	}
 	if strings.Trim(o.text, "0123456789abcdefABCDEF.:%") == "" && strings.ContainsAny(o.text, ".:") {
 		return parseHostsEntry(h, o)

@@ -5,13 +5,14 @@ import (
 	"strings"
 )
 
-// parseLog reads log [NAMES…] and the classes of replies to log.
+// parseLog reads log [NAMES… [FORMAT]] and the classes of replies to log.
 func parseLog(b *Block, s statement) error {
 	l := &Log{Line: s.line}
-	for _, arg := range s.args {
-		if strings.ContainsAny(arg.text, "{}") {
-			return s.errorf("a format (%s) is not supported", arg.text)
+	if n := len(s.args); n > 0 && strings.Contains(s.args[n-1].text, "{") {
+		if n == 1 { // CoreDNS takes it for a name, and then logs nothing
+			return s.errorf("a format has to follow a name: log . %q", s.args[0].text)
 		}
+		l.Format, s.args = s.args[n-1].text, s.args[:n-1]
 	}
 	var err error
 	if l.Names, err = parseZoneList(s, 0); err != nil {

@@ -15,6 +15,8 @@ type Consolidation struct {
 	Period  time.Duration
 	Pattern *regexp.Regexp
 	Level   slog.Level // of the consolidated line
+	// ShowFirst logs the first error of a period as it comes, at Level.
+	ShowFirst bool
 }
 
 // ErrorLog writes a line for each question that could not be answered: the
@@ -49,29 +51,38 @@ func (e *ErrorLog) write(zone string, m *dns.Msg, err error) {
 	q := m.Question[0]
 	// The text that consolidate patterns are written for.
 	text := q.Name + " " + dns.Type(q.Qtype).String() + ": " + err.Error()
+	level := slog.LevelError
 	for _, r := range e.rules {
-		if r.Pattern.MatchString(text) {
-			r.add(e.log)
-			return
+		if r.Pattern.MatchString(text) || r.Pattern.MatchString(err.Error()) {
+			if first := r.add(e.log); !first || !r.ShowFirst {
+				return
+			}
+			level = r.Level
+			break
 		}
 	}
-	e.log.Error("no answer", "zone", zone, "name", q.Name, "type", dns.Type(q.Qtype).String(), "error", err)
+	e.log.Log(context.Background(), level, "no answer", "zone", zone, "name", q.Name, "type", dns.Type(q.Qtype).String(), "error", err)
 }
 
-// add counts one match. The timer holds nothing but the count, so one that
-// fires after its zone is gone does no harm.
-func (c *consolidator) add(log *slog.Logger) {
+// add counts one match and reports whether it is the first of a period. The
+// timer holds nothing but the count, so one that fires after its zone is gone
+// does no harm.
+func (c *consolidator) add(log *slog.Logger) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count++
 	if c.count > 1 {
-		return
+		return false
 	}
 	time.AfterFunc(c.Period, func() {
 		c.mu.Lock()
 		n := c.count
 		c.count = 0
 		c.mu.Unlock()
+		if n == 1 && c.ShowFirst {
+			return
+		}
 		log.Log(context.Background(), c.Level, "errors consolidated", "count", n, "pattern", c.Pattern.String(), "period", c.Period)
 	})
+	return true
 }

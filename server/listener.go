@@ -21,6 +21,7 @@ type Binding struct {
 	// Gate, if not nil, says which queries are not for this address. Addr is
 	// then not unspecified. It stays that of the Apply that opened the address.
 	Gate *Gate
+	TCP  TCPTimeouts
 }
 
 // listener serves one address over UDP and TCP.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/binary"
+	"io"
 	"log/slog"
 	"strings"
 
@@ -14,8 +15,8 @@ type LogClass uint8
 
 // The classes of CoreDNS's log directive.
 const (
-	LogSuccess LogClass = 1 << iota // NOERROR with an answer
-	LogDenial                       // NXDOMAIN and NODATA
+	LogSuccess LogClass = 1 << iota // NOERROR, but not NODATA
+	LogDenial                       // NXDOMAIN, and NODATA: no answer, but a SOA
 	LogError                        // every other rcode
 	LogAll     = LogSuccess | LogDenial | LogError
 )
@@ -24,17 +25,20 @@ const (
 type LogRule struct {
 	Name    string // fully qualified
 	Classes LogClass
+	Format  *LogFormat // nil: key=value pairs
 }
 
 // QueryLog writes a line for each reply that a rule asks for.
 type QueryLog struct {
 	log   *slog.Logger
+	lines io.Writer
 	rules []LogRule
 }
 
-// NewQueryLog makes a query log that writes to l at level Info.
-func NewQueryLog(l *slog.Logger, rules []LogRule) *QueryLog {
-	return &QueryLog{log: l, rules: rules}
+// NewQueryLog makes a query log that writes to l at level Info, and lines of
+// rules with a format to lines, a Write each.
+func NewQueryLog(l *slog.Logger, lines io.Writer, rules []LogRule) *QueryLog {
+	return &QueryLog{log: l, lines: lines, rules: rules}
 }
 
 // classOf sorts a reply in wire format into a class.
@@ -44,26 +48,34 @@ func classOf(reply []byte, rcode int) LogClass {
 		return LogDenial
 	case rcode != dns.RcodeSuccess:
 		return LogError
-	case binary.BigEndian.Uint16(reply[6:]) == 0:
+	case replyKind(reply, rcode) == "NODATA":
 		return LogDenial
 	}
 	return LogSuccess
 }
 
-// wants applies the first rule whose name holds name, as CoreDNS does.
-func (l *QueryLog) wants(name string, c LogClass) bool {
-	for _, r := range l.rules {
+// rule is the first rule whose name holds name, if it is for class c; else nil.
+func (l *QueryLog) rule(name string, c LogClass) *LogRule {
+	for i, r := range l.rules {
 		if dns.IsSubDomain(r.Name, name) {
-			return r.Classes&c != 0
+			if r.Classes&c != 0 {
+				return &l.rules[i]
+			}
+			return nil
 		}
 	}
-	return false
+	return nil
 }
 
 // write writes the line of one reply.
 func (l *QueryLog) write(q *Query, reply []byte, o outcome) {
 	name := q.presentation()
-	if !l.wants(name, classOf(reply, o.rcode)) {
+	r := l.rule(name, classOf(reply, o.rcode))
+	if r == nil {
+		return
+	}
+	if r.Format != nil {
+		r.Format.write(l.lines, &logEvent{q, reply, o})
 		return
 	}
 	proto := protoLabels[boolIndex(q.tcp)]

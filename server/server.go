@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -42,6 +43,21 @@ type TCPLimits struct {
 	Pipeline    int           // queries of one connection under resolution; then reading pauses
 	Idle        time.Duration // for the next query to arrive whole
 	Write       time.Duration // for the client to take a reply
+}
+
+// TCPTimeouts replace what TCPLimits say, for one address. Zero values leave it.
+type TCPTimeouts struct {
+	Read    time.Duration // for the first query of a connection; 0: Idle
+	Idle    time.Duration
+	Write   time.Duration
+	Queries int // that a connection may bring; 0 and less: any number
+}
+
+// over fills in what t leaves.
+func (t TCPTimeouts) over(l TCPLimits) TCPTimeouts {
+	t.Idle, t.Write = cmp.Or(t.Idle, l.Idle), cmp.Or(t.Write, l.Write)
+	t.Read = cmp.Or(t.Read, t.Idle)
+	return t
 }
 
 // Defaults for the zero values of Config.
@@ -135,6 +151,7 @@ func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 		if err != nil {
 			return err
 		}
+		t.tcp = b.TCP.over(s.tcp)
 		tables[b.Addr], gates[b.Addr] = t, b.Gate
 	}
 	opened, err := s.openMissing(ctx, tables, gates)

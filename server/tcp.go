@@ -38,6 +38,8 @@ type tcpConn struct {
 	client netip.AddrPort
 	slots  chan struct{} // a token for each query under resolution
 	jobs   sync.WaitGroup
+	limits TCPTimeouts
+	taken  int // queries, by the goroutine that reads
 
 	mu sync.Mutex // guards w
 	w  *bufio.Writer
@@ -98,6 +100,7 @@ func (t *tcpListener) take(c *net.TCPConn) {
 		t: t, c: c, ctx: ctx, cancel: cancel,
 		client: netip.AddrPortFrom(client.Addr().Unmap(), client.Port()),
 		slots:  make(chan struct{}, t.srv.tcp.Pipeline),
+		limits: t.lis.table.Load().tcp,
 		w:      bufio.NewWriter(c),
 	}
 	t.mu.Lock()
@@ -191,11 +194,12 @@ func (c *tcpConn) serve() {
 		buf [recvBufLen]byte
 		out []byte
 	)
-	for {
+	for c.limits.Queries <= 0 || c.taken < c.limits.Queries {
 		msg, whole, ok := c.read(r, buf[:])
 		if !ok {
 			break
 		}
+		c.taken++
 		if out, ok = c.answer(&q, msg, whole, out, frameBuffered(r)); !ok {
 			break
 		}
@@ -240,7 +244,10 @@ func frameBuffered(r *bufio.Reader) bool {
 func (t *tcpListener) awaitQuery(c *tcpConn) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	wait := t.srv.tcp.Idle
+	wait := c.limits.Idle
+	if c.taken == 0 {
+		wait = c.limits.Read
+	}
 	if t.finished {
 		wait = lastQueries
 	}
@@ -298,7 +305,7 @@ func (c *tcpConn) done() {
 func (c *tcpConn) write(msg []byte, flush bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := c.c.SetWriteDeadline(time.Now().Add(c.t.srv.tcp.Write))
+	err := c.c.SetWriteDeadline(time.Now().Add(c.limits.Write))
 	if err == nil {
 		_, err = c.w.Write(binary.BigEndian.AppendUint16(c.w.AvailableBuffer(), uint16(len(msg))))
 	}

@@ -61,6 +61,7 @@ func (z *Zone) peek(key []byte, now time.Time, e *cache.Entry) cache.Hit {
 // zoneTable finds the zone of a name by the longest match.
 type zoneTable struct {
 	local netip.AddrPort        // of the listener
+	tcp   TCPTimeouts           // of the listener
 	zones map[string]*boundZone // by lower-case wire-format name
 }
 

@@ -30,6 +30,9 @@ type HostsConfig struct {
 	TTL         uint32   // seconds, taken as it is
 	NoReverse   bool     // answer no PTR
 	Fallthrough []string // names at or below that are not found are for others
+	// FallthroughUnsupported makes questions for types other than A, AAAA and
+	// PTR fall through as well, known name or not.
+	FallthroughUnsupported bool
 
 	ReadFile func(path string) ([]byte, error) // nil: os.ReadFile
 	Logger   *slog.Logger                      // nil: discarded
@@ -130,6 +133,9 @@ func (h *Hosts) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 		return nil, ErrNotMine
 	}
 	if !within(h.cfg.Zones, name) {
+		return nil, ErrNotMine
+	}
+	if h.cfg.FallthroughUnsupported && q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA && within(h.cfg.Fallthrough, name) {
 		return nil, ErrNotMine
 	}
 	addrs := t.addrs[name]

@@ -32,6 +32,9 @@ type app struct {
 	hosts     []*hostsFile
 	search    *searchList // nil: normalize does not use it
 	lameduck  time.Duration
+	timeouts  map[netip.AddrPort]server.TCPTimeouts
+	debug     bool
+	blockRate int            // of the blocking profile
 	reload    *config.Reload // nil: only on a signal
 }
 
@@ -53,7 +56,7 @@ type hostsFile struct {
 // build makes everything that cfg asks for, and changes nothing that runs
 // except that pools may be added to d.pools.
 func (d *daemon) build(cfg source) (*app, error) {
-	a := &app{cfg: cfg, pools: make(map[string]bool)}
+	a := &app{cfg: cfg, timeouts: make(map[netip.AddrPort]server.TCPTimeouts), pools: make(map[string]bool)}
 	byAddr := make(map[netip.AddrPort][]*server.Zone)
 	var errs []error
 	for _, b := range cfg.Blocks {
@@ -71,7 +74,7 @@ func (d *daemon) build(cfg source) (*app, error) {
 		a.reload = &config.Reload{Interval: 30 * time.Second}
 	}
 	for addr, zones := range byAddr {
-		a.bindings = append(a.bindings, server.Binding{Addr: addr, Zones: zones})
+		a.bindings = append(a.bindings, server.Binding{Addr: addr, Zones: zones, TCP: a.timeouts[addr]})
 	}
 	a.plan = d.planRedirect(cfg)
 	var err error
@@ -113,6 +116,9 @@ func (d *daemon) buildBlock(a *app, b *config.Block, byAddr map[netip.AddrPort][
 		for _, addr := range addrs {
 			ap := netip.AddrPortFrom(addr, d.portOf(z))
 			byAddr[ap] = append(byAddr[ap], zone)
+			if b.Timeouts != nil {
+				a.timeouts[ap] = tcpTimeouts(b.Timeouts)
+			}
 		}
 	}
 	d.buildAdmin(a, b)
@@ -185,7 +191,8 @@ func (d *daemon) newHosts(b *config.Block) (*hostsFile, error) {
 	read := contentOf([]string{b.Hosts.Path})
 	h, err := upstream.NewHosts(upstream.HostsConfig{
 		Path: b.Hosts.Path, Zones: zones, Inline: inlineHosts(b.Hosts.Inline), TTL: b.Hosts.TTL,
-		NoReverse: b.Hosts.NoReverse, Fallthrough: b.Hosts.Fallthrough, Logger: d.log,
+		NoReverse: b.Hosts.NoReverse, Fallthrough: b.Hosts.Fallthrough,
+		FallthroughUnsupported: b.Hosts.FallthroughUnsupported, Logger: d.log,
 	})
 	return &hostsFile{hosts: h, path: b.Hosts.Path, content: read, interval: b.Hosts.Reload}, err
 }
@@ -246,11 +253,15 @@ func (d *daemon) queryLog(b *config.Block) *server.QueryLog {
 		for _, c := range l.Classes {
 			classes |= bits[c]
 		}
+		var format *server.LogFormat
+		if l.Format != "" {
+			format = server.ParseLogFormat(l.Format, b.Metadata)
+		}
 		for _, n := range l.Names {
-			rules = append(rules, server.LogRule{Name: n, Classes: classes})
+			rules = append(rules, server.LogRule{Name: n, Classes: classes, Format: format})
 		}
 	}
-	return server.NewQueryLog(d.queries, rules)
+	return server.NewQueryLog(d.queries, d.lines, rules)
 }
 
 func (d *daemon) errorLog(b *config.Block) *server.ErrorLog {
@@ -259,7 +270,7 @@ func (d *daemon) errorLog(b *config.Block) *server.ErrorLog {
 	}
 	var rules []server.Consolidation
 	for _, c := range b.Errors.Consolidate {
-		rules = append(rules, server.Consolidation{Period: c.Period, Pattern: c.Pattern, Level: c.Level})
+		rules = append(rules, server.Consolidation{Period: c.Period, Pattern: c.Pattern, Level: c.Level, ShowFirst: c.ShowFirst})
 	}
 	return server.NewErrorLog(d.log, rules)
 }
@@ -276,6 +287,11 @@ func (d *daemon) buildAdmin(a *app, b *config.Block) {
 	if b.Prometheus != nil {
 		h := promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 		a.endpoints = append(a.endpoints, endpoint{b.Prometheus.Addr, "/metrics", h})
+	}
+	a.debug = a.debug || b.Debug
+	if b.Pprof != nil {
+		a.endpoints = append(a.endpoints, pprofEndpoints(b.Pprof.Addr)...)
+		a.blockRate = max(a.blockRate, b.Pprof.BlockRate)
 	}
 	if b.Reload != nil && b.Reload.Interval > 0 {
 		a.reload = b.Reload

@@ -31,8 +31,9 @@ type daemon struct {
 	flags     *flags
 	stdout    io.Writer
 	log       *slog.Logger
-	queries   *slog.Logger // the query log
-	lines     *lineWriter  // what queries writes to
+	level     *slog.LevelVar // of log
+	queries   *slog.Logger   // the query log
+	lines     *lineWriter    // what queries writes to
 	registry  *prometheus.Registry
 	metrics   *configMetrics
 	store     *cache.Store
@@ -63,18 +64,16 @@ type daemon struct {
 
 // newDaemon makes the parts that no configuration changes.
 func newDaemon(ctx context.Context, e env, f *flags, sample bool) (*daemon, error) {
-	level := slog.LevelInfo
-	if f.quiet {
-		level = slog.LevelWarn
-	}
+	level := new(slog.LevelVar)
 	d := &daemon{
-		flags: f, stdout: e.stdout,
+		flags: f, stdout: e.stdout, level: level,
 		log:      slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: level})),
 		lines:    newLineWriter(e.stdout),
 		registry: prometheus.NewRegistry(),
 		reloads:  make(chan string, 1), resolvConf: hostResolvConf,
 		probeLoop: make(chan struct{}, 1),
 	}
+	d.level.Set(d.levelOf(false))
 	d.queries = slog.New(slog.NewTextHandler(d.lines, nil))
 	now, err := clock(e.getenv)
 	if err != nil {
@@ -201,6 +200,7 @@ func (d *daemon) replace(ctx context.Context, a *app) {
 		d.appWork.Wait()
 	}
 	d.app = a
+	d.examine(a)
 	d.caches.Store(&a.caches)
 	d.metrics.loop.Reset()
 	d.pools.retain(a.pools)

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/pprof"
+	"runtime"
+
+	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/server"
+)
+
+// pprofEndpoints are what the pprof directive offers.
+func pprofEndpoints(addr string) []endpoint {
+	const root = "/debug/pprof/"
+	return []endpoint{
+		{addr, root, http.HandlerFunc(pprof.Index)},
+		{addr, root + "cmdline", http.HandlerFunc(pprof.Cmdline)},
+		{addr, root + "profile", http.HandlerFunc(pprof.Profile)},
+		{addr, root + "symbol", http.HandlerFunc(pprof.Symbol)},
+		{addr, root + "trace", http.HandlerFunc(pprof.Trace)},
+	}
+}
+
+// examine makes the process log and profile as much as a asks for.
+func (d *daemon) examine(a *app) {
+	d.level.Set(d.levelOf(a.debug))
+	runtime.SetBlockProfileRate(a.blockRate)
+}
+
+// levelOf is what the log holds at least.
+func (d *daemon) levelOf(debug bool) slog.Level {
+	switch {
+	case debug:
+		return slog.LevelDebug
+	case d.flags.quiet:
+		return slog.LevelWarn
+	}
+	return slog.LevelInfo
+}
+
+func tcpTimeouts(t *config.Timeouts) server.TCPTimeouts {
+	return server.TCPTimeouts{Read: t.Read, Idle: t.Idle, Write: t.Write, Queries: t.Queries}
+}
