@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // write makes a file and the folders above it.
@@ -241,6 +243,31 @@ func TestTroubleshooting(t *testing.T) {
 	for _, k := range Kinds() {
 		if !strings.Contains(string(text), "`"+k.ID+"`") {
 			t.Errorf("docs/troubleshooting.md does not tell about %s", k.ID)
+		}
+	}
+}
+
+// TestReadInRoot reads as the pod would, whatever the pod has put there.
+func TestReadInRoot(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "outside"), "nameserver 192.0.2.66\n")
+	root := filepath.Join(dir, "root")
+	write(t, filepath.Join(root, "run/real"), "nameserver 192.0.2.1\n")
+	for name, link := range map[string]string{"etc/up": "../../../../outside", "etc/absolute": "/run/real", "etc/away": filepath.Join(dir, "outside")} {
+		if err := os.MkdirAll(filepath.Join(root, "etc"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(link, filepath.Join(root, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mkfifo(filepath.Join(root, "etc/fifo"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"run/real": "192.0.2.1", "etc/absolute": "192.0.2.1", "etc/up": "", "etc/away": "", "etc/fifo": "", "etc": "", "none": ""} {
+		got, err := readInRoot(root, name)
+		if (err == nil) != (want != "") || !strings.Contains(got, want) || want == "" && got != "" {
+			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
 }

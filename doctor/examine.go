@@ -24,7 +24,7 @@ type Config struct {
 	Pods []string
 
 	Needs    []Need
-	Redirect *Redirect // nil: not wanted, or not known
+	Redirect Redirect
 
 	Proc, Sys    string // where proc and sysfs are; empty: /proc and /sys
 	CiliumSocket string // of the agent's API; empty: /var/run/cilium/cilium.sock
@@ -66,6 +66,8 @@ type Server struct {
 
 // Need is a capability and what it is needed for.
 type Need struct {
+	Severity // of its lack; empty: Fault
+
 	Name string // as NET_ADMIN
 	Bit  uint   // its number
 	For  string
@@ -89,18 +91,31 @@ type Holder struct {
 
 // Redirect is what is known of socket redirection.
 type Redirect struct {
+	Mode   string // off, auto or on
 	PinDir string // in a BPF file system
 	Cgroup string // of the pods; empty: not found
+	// State tells what is in force.
+	State func() (RedirectState, error)
+}
+
+// RedirectState is what the kernel has of it.
+type RedirectState struct {
+	Attached     bool // all programs run
+	Alive        bool // and send look-ups to the daemon
+	HeartbeatAge time.Duration
+	OptedOut     int // pods and namespaces, as cgroups
+	Targets      map[netip.AddrPort]netip.AddrPort
 }
 
 // examination is one run.
 type examination struct {
 	Config
 	*notes
-	node   place
-	served map[netip.AddrPort]string // who answers the node, by address; written before pods are examined
-	alive  []netip.AddrPort          // upstreams of the root zone that answer; likewise
-	search []string                  // the node's search list; likewise
+	node    place
+	served  map[netip.AddrPort]string // who answers the node, by address; written before pods are examined
+	alive   []netip.AddrPort          // upstreams of the root zone that answer; likewise
+	search  []string                  // the node's search list; likewise
+	inForce RedirectState             // likewise
 }
 
 // Examine looks at everything in cfg. Nothing that is found is an error.
@@ -142,6 +157,7 @@ func (e *examination) examineNode(ctx context.Context) {
 	)
 	e.examinePorts()
 	e.examinePrivileges()
+	e.examineRedirect()
 	e.examineConntrack(before)
 }
 

@@ -109,6 +109,8 @@ func podKinds() []Kind {
 			"See the pod's policies and the service proxy on this node."},
 		{"small-mtu", Warning, "An answer of 1232 octets does not fit into a packet here, and is lost where fragments are.",
 			"Raise the MTU to 1280 at least, which IPv6 requires anyway."},
+		{"redirect-detached", Fault, "Pods that do not reach the address by themselves have nobody to ask.",
+			"See nodens's log for why the programs could not be attached; nodens status shows what is."},
 		{"redirect-lost", Fault, "The pod's queries are sent to the daemon's redirect listener on the node, and do not arrive.",
 			"Let the pod reach the node on the listener's port; with Cilium policies: toEntities: [host]. See docs/cilium.md."},
 		{"redirect-fallback", Warning, "Redirection is in place and takes nodens for dead, so the pod's queries go to the fallback, uncached.",

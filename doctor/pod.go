@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -120,18 +121,43 @@ func sameFile(a, b string) bool {
 	return unix.Stat(a, &sa) == nil && unix.Stat(b, &sb) == nil && sa.Dev == sb.Dev && sa.Ino == sb.Ino
 }
 
-// resolvConf reads the pod's own resolv.conf, the one that its libc reads.
+// podResolvConf reads the pod's own resolv.conf, the one that its libc reads.
 func (e *examination) podResolvConf(p pod) (resolvConf, bool) {
 	if p.pid == 0 {
 		e.unexamined(fmt.Sprintf("%s: resolv.conf: no process of this namespace is visible", p.view))
 		return resolvConf{}, false
 	}
-	text, err := os.ReadFile(filepath.Join(e.Proc, strconv.Itoa(p.pid), "root/etc/resolv.conf"))
+	text, err := readInRoot(filepath.Join(e.Proc, strconv.Itoa(p.pid), "root"), "etc/resolv.conf")
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			e.unexamined(fmt.Sprintf("%s: %v", p.view, err))
+			e.unexamined(fmt.Sprintf("%s: resolv.conf: %v", p.view, err))
 		}
 		return resolvConf{}, false
 	}
-	return parseResolvConf(string(text)), true
+	return parseResolvConf(text), true
+}
+
+// maxResolvConf is more than any resolv.conf needs.
+const maxResolvConf = 64 << 10
+
+// readInRoot reads a regular file below root. A pod is not trusted: its links
+// are followed within its root, and nothing is waited for.
+func readInRoot(root, name string) (string, error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", &fs.PathError{Op: "open", Path: root, Err: err}
+	}
+	defer unix.Close(dir)
+	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT}
+	fd, err := unix.Openat2(dir, name, &how)
+	if err != nil {
+		return "", &fs.PathError{Op: "open", Path: filepath.Join(root, name), Err: err}
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return "", errors.Join(err, errors.New("not a regular file"))
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxResolvConf))
+	return string(b), err
 }

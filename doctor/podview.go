@@ -32,6 +32,10 @@ func (e *examination) examinePods(ctx context.Context) {
 
 // examinePod looks from one pod.
 func (e *examination) examinePod(ctx context.Context, p pod) {
+	if err := p.do(func() error { return nil }); err != nil {
+		e.unexamined(fmt.Sprintf("pod %s: %v", p.view, err))
+		return
+	}
 	link, err := podLink(p.place)
 	if err != nil {
 		e.unexamined(fmt.Sprintf("%s: links: %v", p.view, err))
@@ -163,7 +167,7 @@ func (e *examination) judgeReach(p pod, link podLinkInfo, r reach) {
 		// The node gets no answer either; that has been said.
 		e.fact(p.view, fmt.Sprintf("%s is answered by %s", r.addr, orNobody(r.who())))
 		return
-	case r.tried && r.plain != r.redirected:
+	case r.tried && (r.plain != r.redirected || r.redirected == ""):
 		e.judgeRedirected(p, r)
 	case r.plain == "":
 		e.judgeLost(p, link, r)

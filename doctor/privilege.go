@@ -24,7 +24,7 @@ func (e *examination) examinePrivileges() {
 	} else {
 		e.judgeCapabilities(who, caps)
 	}
-	if e.Redirect != nil {
+	if e.Redirect.wanted() {
 		e.examineMounts(who, filepath.Join(e.Proc, dir))
 	}
 }
@@ -33,7 +33,7 @@ func (e *examination) judgeCapabilities(who string, caps uint64) {
 	for _, n := range e.Needs {
 		has := slices.ContainsFunc(append([]uint{n.Bit}, n.Any...), func(bit uint) bool { return caps&(1<<bit) != 0 })
 		if !has {
-			e.find(nodeView, "capability-missing", fmt.Sprintf("%s lacks %s, needed %s", who, n.Name, n.For))
+			e.findAs(nodeView, "capability-missing", n.Severity, fmt.Sprintf("%s lacks %s, needed %s", who, n.Name, n.For), "")
 		}
 	}
 }
@@ -69,7 +69,7 @@ func effective(path string) (uint64, error) {
 // examineMounts looks for what redirection needs, as the process sees it.
 func (e *examination) examineMounts(who, proc string) {
 	if !inBPFFS(filepath.Join(proc, "root", e.Redirect.PinDir)) {
-		e.find(nodeView, "no-bpffs", fmt.Sprintf("%s as %s sees it is not in a BPF file system", e.Redirect.PinDir, who))
+		e.findAs(nodeView, "no-bpffs", e.Redirect.severity(), fmt.Sprintf("%s as %s sees it is not in a BPF file system", e.Redirect.PinDir, who), "")
 	}
 	b, err := os.ReadFile(filepath.Join(proc, "mountinfo"))
 	if err != nil {
@@ -77,7 +77,7 @@ func (e *examination) examineMounts(who, proc string) {
 		return
 	}
 	if !strings.Contains(string(b), " - cgroup2 ") {
-		e.find(nodeView, "no-cgroup2", fmt.Sprintf("%s sees no cgroup v2 hierarchy", who))
+		e.findAs(nodeView, "no-cgroup2", e.Redirect.severity(), fmt.Sprintf("%s sees no cgroup v2 hierarchy", who), "")
 	}
 }
 

@@ -20,6 +20,42 @@ import (
 // second process is started in a cgroup below the pods'; not in the pod's own,
 // whose memory limit it could exceed.
 
+// wanted tells whether redirection may be needed on this node.
+func (r Redirect) wanted() bool { return r.Mode == "auto" || r.Mode == "on" }
+
+// severity is that of something without which redirection cannot work: with
+// auto it may well not be needed.
+func (r Redirect) severity() Severity {
+	if r.Mode == "auto" {
+		return Warning
+	}
+	return Fault
+}
+
+// examineRedirect looks at what is in force, on the node.
+func (e *examination) examineRedirect() {
+	if e.Redirect.State == nil {
+		return
+	}
+	s, err := e.Redirect.State()
+	if err != nil {
+		e.unexamined(fmt.Sprintf("socket redirection: %v", err))
+		return
+	}
+	e.inForce = s
+	switch {
+	case !s.Attached && e.Redirect.Mode == "on":
+		e.find(nodeView, "redirect-detached", fmt.Sprintf("redirection is on, and its programs are not attached (%s)", e.Redirect.PinDir))
+	case s.Attached && !s.Alive:
+		e.find(nodeView, "redirect-fallback", fmt.Sprintf("redirection takes nodens for dead: its last sign of life is %s old", s.HeartbeatAge.Round(time.Millisecond)))
+	case s.Attached:
+		e.fact(nodeView, "sockets of pods are redirected to nodens")
+	}
+	if s.Attached && s.OptedOut > 0 {
+		e.fact(nodeView, fmt.Sprintf("%d cgroups have opted out of redirection; what is said of a pod below is not true of one of them", s.OptedOut))
+	}
+}
+
 // AskCommand is the command of nodens that the second process is started as. It
 // reads an order from standard input and writes a reply.
 const AskCommand = "doctor-ask"
@@ -52,9 +88,9 @@ func Ask(ctx context.Context, r io.Reader, w io.Writer) error {
 }
 
 // askRedirected asks from the pod's namespace and below the pods' cgroup. tried
-// is false where redirection is not wanted or this cannot be done.
+// is false where redirection is not in force or this cannot be done.
 func (e *examination) askRedirected(ctx context.Context, p pod, server netip.AddrPort) (rep reply, tried bool) {
-	if e.Redirect == nil || e.Redirect.Cgroup == "" {
+	if !e.inForce.Attached {
 		return rep, false
 	}
 	rep, err := e.askBelow(ctx, p, server)
@@ -66,6 +102,9 @@ func (e *examination) askRedirected(ctx context.Context, p pod, server netip.Add
 }
 
 func (e *examination) askBelow(ctx context.Context, p pod, server netip.AddrPort) (rep reply, err error) {
+	if e.Redirect.Cgroup == "" {
+		return rep, errors.New("the pods' cgroup is not known (-kubepods)")
+	}
 	dir, err := os.MkdirTemp(e.Redirect.Cgroup, "nodens-doctor-")
 	if err != nil {
 		return rep, err
@@ -102,7 +141,7 @@ func (e *examination) judgeRedirected(p pod, r reach) {
 	case isNodens(r.redirected):
 		e.fact(p.view, fmt.Sprintf("%s is reached by socket redirection, answered by %s; by address %s answers", r.addr, r.redirected, orNobody(r.plain)))
 	case r.redirected == "":
-		e.find(p.view, "redirect-lost", fmt.Sprintf("queries for %s are redirected, and nobody answers them", r.addr))
+		e.find(p.view, "redirect-lost", fmt.Sprintf("queries for %s are redirected to %s, and nobody answers them", r.addr, e.inForce.Targets[r.addr]))
 	default:
 		e.find(p.view, "redirect-fallback", fmt.Sprintf("queries for %s are redirected to %s, not to nodens", r.addr, r.redirected))
 	}

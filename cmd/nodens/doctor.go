@@ -139,6 +139,7 @@ func doctorConfig(f *doctorFlags, e env) doctor.Config {
 	for _, b := range cfg.Blocks {
 		f.addBlock(&c, b)
 	}
+	f.addRedirect(&c, &files, cfg)
 	return c
 }
 
@@ -202,6 +203,9 @@ func adminPort(name, addr string) doctor.Port {
 const (
 	capNetBindService = 10
 	capNetAdmin       = 12
+	capSysAdmin       = 21
+	capPerfmon        = 38
+	capBPF            = 39
 )
 
 // needs lists the capabilities that the flags ask for.

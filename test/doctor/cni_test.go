@@ -1,88 +1,118 @@
 package doctor
 
 import (
-	"encoding/binary"
-	"net/netip"
+	"path/filepath"
+	"strings"
 	"testing"
-
-	"github.com/cilium/ebpf"
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/test/internal/lab"
 )
 
-// modeFIB is enum mode of bpf/testdata/lab.bpf.c: packets of the pod are routed
-// by a FIB look-up, and dropped where that knows no way, as Cilium 1.16.5 does.
-const modeFIB uint32 = 1
+// redirectTarget is where pods' sockets are redirected to.
+const redirectTarget = lab.NodeIP + ":20053"
 
-// TestCNISwallows has a CNI that takes the pod's packets from the host's stack,
-// first a stranger, then one that looks like Cilium.
+// cniWorld is a world on a node whose CNI routes as Cilium does.
+func cniWorld(t *testing.T, mode lab.CNIMode) (w *world, flags []string) {
+	t.Helper()
+	lab.NeedTools(t, "ip", "nft", "unshare")
+	n := lab.NewCNINode(t, mode, localIP)
+	w = &world{node: n.Node, pod: n.Pod, ext: n.Outside, etc: t.TempDir(), podCgroup: n.PodCgroup}
+	w.write(t, "resolv.conf", "nameserver "+lab.ClusterDNS+"\n")
+	w.write(t, "Corefile", strings.ReplaceAll(corefile, clusterDNS, lab.Endpoint))
+	w.startPod(t, "nameserver "+localIP+"\nsearch default.svc.cluster.local\n")
+	pinDir := filepath.Join(lab.BPFFS, strings.ReplaceAll(t.Name(), "/", "_"))
+	flags = []string{"-kubepods", n.Kubepods, "-redirect-pin-dir", pinDir}
+	w.redirectFlags = flags
+	t.Cleanup(func() { output(t, n.Node, built(t), "teardown", "-localip", localIP, "-redirect-pin-dir", pinDir) })
+	return w, flags
+}
+
+// A CNI that takes the pod's packets from the host's stack, and looks like
+// Cilium; then one that does not.
 func TestCNISwallows(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.start(t)
-	w.attachCNI(t)
-	p := provocation{want: []string{"fault pod cni-swallows"}, says: "pod0, the host's end of its link, runs the BPF program from_pod"}
-	p.examine(t, w)
-	output(t, w.node, "ip", "link", "add", "cilium_host", "type", "veth", "peer", "name", "cilium_net")
-	p.says = "Cilium is here (link cilium_host, link cilium_net)"
-	p.examine(t, w)
-	p.says = "bpf.hostLegacyRouting=true"
-	p.examine(t, w)
-}
-
-// attachCNI puts the lab's CNI on the host's end of the pod's link.
-func (w *world) attachCNI(t *testing.T) {
-	t.Helper()
-	object := "../../bpf/lab_bpfel_test.o"
-	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
-		object = "../../bpf/lab_bpfeb_test.o"
-	}
-	spec, err := ebpf.LoadCollectionSpec(object)
-	must(t, err)
-	spec.Programs = map[string]*ebpf.ProgramSpec{"from_pod": spec.Programs["from_pod"]}
-	for name, value := range map[string]any{
-		"mode": modeFIB, "uplink": uint32(0), "vip": word(localIP), "host_addrs": [2]uint32{word(nodeIP), word("10.0.1.1")},
+	w, flags := cniWorld(t, lab.RouteFIB)
+	w.start(t, flags...)
+	for _, says := range []string{
+		"on lxc0, the host's end of its link, runs the BPF program from_pod",
+		"Cilium is here (link cilium_host, link cilium_net)",
+		"bpf.hostLegacyRouting=true",
 	} {
-		must(t, spec.Variables[name].Set(value))
+		provocation{args: flags, want: []string{"fault pod cni-swallows"}, says: says}.examine(t, w)
 	}
-	c, err := ebpf.NewCollection(spec)
-	must(t, err)
-	t.Cleanup(c.Close)
-	must(t, w.node.Do(func() error {
-		l, err := netlink.LinkByName("pod0")
-		if err != nil {
-			return err
-		}
-		index := l.Attrs().Index
-		err = netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-			LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
-		}})
-		if err == unix.ENOENT {
-			lab.Skip(t, "the kernel has no clsact")
-		}
-		if err != nil {
-			return err
-		}
-		return netlink.FilterAdd(&netlink.BpfFilter{
-			FilterAttrs: netlink.FilterAttrs{
-				LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1,
-			},
-			Fd: c.Programs["from_pod"].FD(), Name: "lab", DirectAction: true,
+	output(t, w.node, "ip", "link", "delete", "cilium_host")
+	provocation{args: flags, want: []string{"fault pod cni-swallows"}, says: "Turn on socket redirection (redirect), or have the CNI"}.examine(t, w)
+}
+
+// With redirection the same node is healthy, and doctor tells the way. So is one
+// whose CNI delivers to the host's stack.
+func TestHealthyByRedirection(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		mode lab.CNIMode
+		says string
+	}{
+		{"M1", lab.RouteFIB, localAddr + " is reached by socket redirection, answered by nodens "},
+		{"M3", lab.RouteFIBOrStack, "; a socket below the pods' cgroup gets the same"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			w, flags := cniWorld(t, tc.mode)
+			flags = append(flags, "-redirect", "on")
+			w.start(t, flags...)
+			r := w.doctor(t, nil, nil, append([]string{"-wait", "1s"}, flags...)...)
+			w.expect(t, r)
+			if len(r.Unexamined) > 0 {
+				t.Errorf("not examined: %q", r.Unexamined)
+			}
+			if !hasFact(r, w.podPID, tc.says) {
+				t.Errorf("no fact of the pod says %q: %+v", tc.says, r.Facts)
+			}
 		})
-	}))
-}
-
-// word is an IPv4 address as the kernel has it in memory.
-func word(ip string) uint32 {
-	b := netip.MustParseAddr(ip).As4()
-	return binary.NativeEndian.Uint32(b[:])
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
+
+// What can go wrong with redirection.
+func TestRedirection(t *testing.T) {
+	t.Parallel()
+	for _, p := range redirectProvocations() {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			w, flags := cniWorld(t, lab.RouteFIB)
+			p.flags, p.args = append(p.flags, flags...), append(flags, p.args...)
+			p.run(t, w)
+		})
+	}
+}
+
+func redirectProvocations() []provocation {
+	on := []string{"-redirect", "on"}
+	return []provocation{
+		{name: "asked for, not attached", args: on, want: []string{"fault node redirect-detached", "fault pod cni-swallows"}},
+		{name: "target out of reach", flags: on, args: on, do: func(t *testing.T, w *world) {
+			nft(t, w.node, "table ip t { chain c { type filter hook prerouting priority -250; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
+		}, want: []string{"fault pod redirect-lost"}, says: redirectTarget},
+		{name: "taken for dead", down: true, args: on, do: func(t *testing.T, w *world) {
+			w.start(t, append(on, w.redirectFlags...)...).Kill()
+			// Another nodens serves, and leaves what was pinned alone.
+			w.start(t, "-redirect-pin-dir", "/sys/fs/bpf/another")
+		}, want: []string{"warning node redirect-fallback", "warning pod redirect-fallback"}},
+		{name: "no BPF file system", args: append(on, "-redirect-pin-dir", "/sys/kernel"),
+			want: []string{"fault node no-bpffs", "fault node redirect-detached", "fault pod cni-swallows"}, says: "/sys/kernel"},
+		{name: "no BPF file system, auto", args: []string{"-redirect", "auto", "-redirect-pin-dir", "/sys/kernel"},
+			want: []string{"warning node no-bpffs", "fault pod cni-swallows"}},
+		{name: "no cgroup v2", down: true, args: on, do: addAddress, wrap: []string{"sh", "-c", umountCgroup2, "sh"},
+			want: []string{"fault node no-cgroup2", "fault node redirect-detached", "fault node not-serving", "warning node host-drift"}},
+		{name: "no capability for it", down: true, args: on, do: func(t *testing.T, w *world) {
+			w.startAs(t, []string{"setpriv", "--bounding-set=-bpf,-perfmon,-sys_admin", "--inh-caps=-bpf,-perfmon,-sys_admin"}, append(on, w.redirectFlags...)...)
+		}, want: []string{"fault node capability-missing", "fault node capability-missing", "fault node redirect-detached", "fault pod cni-swallows"}, says: "lacks PERFMON"},
+		{name: "no capability for it, auto", down: true, args: []string{"-redirect", "auto"}, do: func(t *testing.T, w *world) {
+			w.startAs(t, []string{"setpriv", "--bounding-set=-bpf,-sys_admin", "--inh-caps=-bpf,-sys_admin"}, w.redirectFlags...)
+		}, want: []string{"warning node capability-missing", "fault pod cni-swallows"}, says: "lacks BPF"},
+	}
+}
+
+// umountCgroup2 runs a program where no cgroup v2 hierarchy is mounted; the
+// mount namespace is its own.
+const umountCgroup2 = `for m in $(grep ' - cgroup2 ' /proc/self/mountinfo | cut -d ' ' -f 5); do umount -l "$m" || exit 1; done; exec "$@"`

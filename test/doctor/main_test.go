@@ -17,6 +17,7 @@ import (
 var binDir string
 
 func TestMain(m *testing.M) {
+	lab.OwnBPFFS()
 	flag.Parse()
 	os.Exit(runTests(m))
 }

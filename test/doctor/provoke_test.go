@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -37,8 +39,10 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-func (p provocation) test(t *testing.T) {
-	w := newWorld(t)
+func (p provocation) test(t *testing.T) { p.run(t, newWorld(t)) }
+
+// run provokes in a world and examines it.
+func (p provocation) run(t *testing.T, w *world) {
 	if !p.down {
 		w.start(t, p.flags...)
 	}
@@ -65,7 +69,7 @@ func (p provocation) examine(t *testing.T, w *world) {
 func TestEveryKind(t *testing.T) {
 	t.Parallel()
 	provoked := elsewhere()
-	for _, p := range provocations() {
+	for _, p := range slices.Concat(provocations(), redirectProvocations()) {
 		for _, w := range p.want {
 			provoked = append(provoked, strings.Fields(w)[2])
 		}
@@ -82,8 +86,6 @@ func elsewhere() []string {
 	return []string{
 		"cni-swallows",    // TestCNISwallows
 		"conntrack-drops", // TestConntrackDrops of package doctor
-		// Redirection: not provoked yet.
-		"no-bpffs", "no-cgroup2", "redirect-lost", "redirect-fallback",
 	}
 }
 
@@ -102,11 +104,22 @@ func TestHealthy(t *testing.T) {
 		t.Errorf("not examined: %q", r.Unexamined)
 	}
 	for _, view := range []string{"node", w.podPID} {
-		if !slices.ContainsFunc(r.Facts, func(f doctor.Fact) bool {
-			return f.View == view && strings.Contains(f.What, localAddr) && strings.Contains(f.What, "answered by nodens ")
-		}) {
+		if !hasFact(r, view, localAddr) || !hasFact(r, view, "answered by nodens ") {
 			t.Errorf("no fact says that nodens answers the view %s: %+v", view, r.Facts)
 		}
+	}
+}
+
+// TestUnexamined runs doctor where it may not enter the pod: it says so, and
+// takes nothing for lost.
+func TestUnexamined(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(t)
+	r := w.doctor(t, []string{"setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"}, nil)
+	w.expect(t, r)
+	if len(r.Unexamined) != 1 || !strings.Contains(r.Unexamined[0], "enter the network namespace") {
+		t.Errorf("not examined: %q", r.Unexamined)
 	}
 }
 
@@ -120,7 +133,7 @@ func servingProvocations() []provocation {
 		{name: "port held", down: true, do: func(t *testing.T, w *world) {
 			addAddress(t, w)
 			w.node.ListenPacket(t, "udp", localAddr)
-		}, want: []string{"fault node port-held", "warning node host-drift"}, says: "doctor.test"},
+		}, want: []string{"fault node port-held", "warning node host-drift"}, says: fmt.Sprintf("(pid %d)", os.Getpid())},
 		{name: "admin port held", args: []string{"-metrics-listen-address", "127.0.0.1:9353"}, do: func(t *testing.T, w *world) {
 			w.node.Listen(t, "tcp", "127.0.0.1:9353")
 		}, want: []string{"fault node port-held"}, says: "port 9353 of -metrics-listen-address"},

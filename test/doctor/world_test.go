@@ -60,6 +60,8 @@ type world struct {
 	node, pod, ext *lab.Netns
 	etc            string // what the node's processes see as /etc
 	podPID         string
+	podCgroup      string      // empty: the test's
+	redirectFlags  []string    // of the daemon and of doctor, on a node with a CNI
 	daemon         *lab.Daemon // the last that was started
 
 	outside func(q *dns.Msg) *dns.Msg // answers at outsideDNS
@@ -99,7 +101,7 @@ func (w *world) forwarding(t *testing.T) {
 func (w *world) startPod(t *testing.T, resolvConf string) {
 	t.Helper()
 	file := lab.WriteFile(t, filepath.Join(t.TempDir(), "resolv.conf"), resolvConf)
-	p := lab.Command{Netns: w.pod, Args: []string{"sh", "-c", "echo pid $$; exec sleep 1000"}, Binds: map[string]string{"/etc/resolv.conf": file}}.Start(t)
+	p := lab.Command{Netns: w.pod, Cgroup: w.podCgroup, Args: []string{"sh", "-c", "echo pid $$; exec sleep 1000"}, Binds: map[string]string{"/etc/resolv.conf": file}}.Start(t)
 	w.podPID = strings.TrimPrefix(p.Out.Await(t, 0, `^pid `), "pid ")
 }
 
@@ -136,9 +138,15 @@ func daemonFlags(more ...string) []string {
 // start starts the daemon.
 func (w *world) start(t *testing.T, more ...string) *lab.Daemon {
 	t.Helper()
+	return w.startAs(t, nil, more...)
+}
+
+// startAs starts the daemon by another program.
+func (w *world) startAs(t *testing.T, wrap []string, more ...string) *lab.Daemon {
+	t.Helper()
 	d := &lab.Daemon{Netns: w.node}
 	w.daemon = d
-	d.Process = w.command(append([]string{built(t)}, daemonFlags(more...)...)...).Start(t)
+	d.Process = w.command(slices.Concat(wrap, []string{built(t)}, daemonFlags(more...))...).Start(t)
 	t.Cleanup(func() {
 		d.Kill()
 		d.CheckLog(t)
@@ -162,6 +170,11 @@ func output(t *testing.T, n *lab.Netns, args ...string) {
 func nft(t *testing.T, n *lab.Netns, rules string) {
 	t.Helper()
 	output(t, n, "nft", "-f", lab.WriteFile(t, filepath.Join(t.TempDir(), "rules.nft"), rules))
+}
+
+// hasFact tells whether a fact of a view has a text.
+func hasFact(r doctor.Report, view, text string) bool {
+	return slices.ContainsFunc(r.Facts, func(f doctor.Fact) bool { return f.View == view && strings.Contains(f.What, text) })
 }
 
 // found is a finding as the tests name it: "fault node id".
@@ -235,5 +248,12 @@ func (w *world) expect(t *testing.T, r doctor.Report, want ...string) {
 	if !slices.Equal(got, want) {
 		text, _ := json.MarshalIndent(r, "", " ") // made from JSON
 		t.Errorf("found  %q\nwanted %q\n%s", got, want, text)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
