@@ -42,10 +42,7 @@ type Store struct {
 }
 
 // space is what one id owns: in each shard a set of bins.
-type space struct {
-	sets   []*binSet
-	policy *policy // of the handle that was opened last
-}
+type space struct{ sets []*binSet }
 
 // New makes an empty Store.
 func New(o Options) *Store {
@@ -95,8 +92,7 @@ func (s *Store) Cache(id string, p Policy) *Cache {
 		}
 		s.spaces[id] = sp
 	}
-	sp.policy = compile(p, len(s.shards))
-	return &Cache{store: s, space: sp, policy: sp.policy}
+	return &Cache{store: s, space: sp, policy: compile(p, len(s.shards))}
 }
 
 // Retain drops the entries of all ids but those given. Handles of a dropped id
