@@ -9,6 +9,10 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	// An empty image has no CA certificates: without this forward to tls:// fails
+	// there. Where the host has some, those are used.
+	_ "golang.org/x/crypto/x509roots/fallback"
 )
 
 // env is the world that run works in.
