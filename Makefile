@@ -3,9 +3,11 @@
 GO ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 FUZZCOUNT ?= 60000x
+IMAGE ?= localhost/nodens:$(VERSION)
+ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: build run test unit lab lint fuzz tidy-check generate generate-check deps vm bench bench-check bench-calls clean help
+.PHONY: build run image manifest deploy test unit lab lint fuzz tidy-check generate generate-check deps vm bench bench-check bench-calls clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +57,15 @@ bench-check: ## the same, and fail below the goals
 
 bench-calls: ## what redirection costs a connect and a sendmsg, in ns (as root)
 	$(GO) test ./bpf -run '^$$' -bench '^Benchmark(SystemCall|Program)$$' -benchtime 0.2s
+
+image: ## build the image IMAGE with buildah, for ARCHS, such as "amd64 arm64"
+	GO=$(GO) ./deploy/image.sh $(IMAGE) $(VERSION) $(ARCHS)
+
+manifest: ## render deploy/nodens.yaml from the chart
+	cd test/deploy && $(GO) test -count=1 -run '^TestManifest$$' . -update
+
+deploy: ## check chart, examples, manifest, image, alerts and dashboard (as root)
+	cd test/deploy && $(GO) mod tidy -diff && $(GO) vet ./... && $(GO) test -count=1 -timeout 15m .
 
 clean: ## remove what was built
 	rm -rf bin

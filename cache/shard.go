@@ -125,6 +125,8 @@ func (s *binSet) add(hash uint64, e *Entry, born time.Duration, limit int, l leg
 	if s.retired || int64(need)*blockBytes+minSlots*slotBytes > sh.share {
 		return false
 	}
+	h := s.hashOf(e.kind, hash)
+	main := l.main || sh.index.haunted(h)
 	for b.len() >= limit {
 		if sh.judge(b, b.small.n*smallShare > limit || b.main.n == 0) {
 			b.evicted.Cap++
@@ -134,8 +136,6 @@ func (s *binSet) add(hash uint64, e *Entry, born time.Duration, limit int, l leg
 		return false
 	}
 	id := sh.slab.chain(need)
-	h := s.hashOf(e.kind, hash)
-	main := l.main || sh.index.haunted(h)
 	sl := sh.slab.slot(id)
 	*sl = slot{more: sl.more, hash: h, set: s.number, hits: l.hits, state: byte(e.kind)<<kindShift | l.freq}
 	sh.fill(id, e, born)
@@ -183,15 +183,7 @@ func (sh *shard) join(b *bin, id uint32, main bool, n uint32) {
 // makeRoom evicts until n blocks and a place in the index are to be had within
 // the share. It reports false if that cannot be.
 func (sh *shard) makeRoom(n uint32) bool {
-	for {
-		if !sh.index.full() {
-			if int64(sh.slab.rises(n))*blockBytes+sh.bytes() <= sh.share {
-				return true
-			}
-		} else if sh.index.grown()+int64(sh.slab.rises(n))*blockBytes+sh.slab.bytes() <= sh.share {
-			sh.index.grow()
-			return true
-		}
+	for !sh.hasRoom(n) {
 		if sh.index.n == 0 {
 			return false
 		}
@@ -199,10 +191,27 @@ func (sh *shard) makeRoom(n uint32) bool {
 			b.evicted.Budget++
 		}
 	}
+	return true
 }
 
-// bytes is what the shard takes from its share.
-func (sh *shard) bytes() int64 { return sh.slab.bytes() + sh.index.bytes() }
+// hasRoom reports whether n blocks and a place in the index, which may grow for
+// it, are to be had within the share.
+func (sh *shard) hasRoom(n uint32) bool {
+	index := sh.index.bytes()
+	if sh.index.full() {
+		index = sh.index.grown()
+	}
+	if int64(sh.slab.rises(n))*blockBytes+sh.slab.bytes()+index > sh.share {
+		return false
+	}
+	if sh.index.full() {
+		sh.index.grow()
+	}
+	return true
+}
+
+// real is the memory that the shard takes.
+func (sh *shard) real() int64 { return sh.slab.real() + sh.index.bytes() }
 
 // oldest returns the bin whose entry is to be judged next in a shard that has
 // entries, and of which queue.

@@ -40,7 +40,7 @@ func (s *Store) Stats() Stats {
 func (sh *shard) stats(st *Stats) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	st.Bytes += sh.slab.real() + sh.index.bytes()
+	st.Bytes += sh.real()
 	st.Entries += sh.index.n
 }
 

@@ -42,7 +42,10 @@ type Store struct {
 }
 
 // space is what one id owns: in each shard a set of bins.
-type space struct{ sets []*binSet }
+type space struct {
+	sets   []*binSet
+	policy *policy // of the handle that was opened last
+}
 
 // New makes an empty Store.
 func New(o Options) *Store {
@@ -92,7 +95,8 @@ func (s *Store) Cache(id string, p Policy) *Cache {
 		}
 		s.spaces[id] = sp
 	}
-	return &Cache{store: s, space: sp, policy: compile(p, len(s.shards))}
+	sp.policy = compile(p, len(s.shards))
+	return &Cache{store: s, space: sp, policy: sp.policy}
 }
 
 // Retain drops the entries of all ids but those given. Handles of a dropped id

@@ -91,11 +91,7 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool) (*daemon, erro
 		d.metrics.setupErrors.WithLabelValues("configmap").Inc()
 	}}
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	c := server.Config{Identity: identity(), Logger: d.log, Metrics: serverMetrics, Now: now, Workers: workers}
-	if err := f.limits.apply(&c, time.Now); err != nil {
-		return nil, err
-	}
-	d.server = server.New(c)
+	d.server = server.New(server.Config{Identity: identity(), Logger: d.log, Metrics: serverMetrics, Now: now, Workers: workers})
 	d.admin = newAdminServers(d.log)
 	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
 	d.redirect = newRedirector(d.log, d.registry, workers)

@@ -44,7 +44,6 @@ type flags struct {
 	pidfile      string
 
 	redirect redirectFlags
-	limits   limitFlags
 
 	cacheSize int64 // octets; 0: from the cgroup's memory limit
 
@@ -64,7 +63,6 @@ var flagGroups = []group{
 	{"Host", []string{"setupinterface", "interfacename", "setupiptables", "syncinterval", "skipteardown", "pidfile"}},
 	{"Redirection", []string{"redirect", "redirect-target", "redirect-service", "redirect-fallback", "redirect-opt-out", "redirect-uplink", "redirect-heartbeat", "kubepods", "redirect-pin-dir", "node-ip"}},
 	{"Cache", []string{"cache-size"}},
-	{"Clients", []string{"clients", "max-misses", "max-misses-per-client", "max-tcp-connections", "max-tcp-connections-per-client"}},
 	{"Other", []string{"quiet", "version", "plugins"}},
 }
 
@@ -104,7 +102,6 @@ func (f *flags) set() *flag.FlagSet {
 	f.setAddresses(fs)
 	f.setHost(fs)
 	f.setRedirect(fs)
-	f.limits.set(fs)
 	fs.Func("cache-size", "`bytes` that cached answers may take, all zones together, with K, M or G as 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, at most 512M; 64M without a limit)", func(s string) (err error) {
 		f.cacheSize, err = parseBytes(s)
 		return err

@@ -1,0 +1,165 @@
+package cache
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"slices"
+	"time"
+)
+
+// A snapshot is what a Store hands to that of another process on the same
+// machine. All numbers are big endian.
+//
+//	"nodens cache 1\n"
+//	16 octets boot, 8 octets nanoseconds since boot    see Stamp
+//	chunks: 4 octets length of the payload, 4 octets CRC-32C of it, the payload
+//	a chunk without payload
+//
+// A payload is 2 octets length of an id, the id, and entries of it:
+//
+//	8 octets age in nanoseconds, 4 octets TTL in seconds, 2 octets hits,
+//	2 octets rcode, 1 octet state, 1 octet flags of the key,
+//	2 octets length of the message, the message
+const snapshotMagic = "nodens cache 1\n"
+
+const (
+	snapshotHeader = len(snapshotMagic) + 16 + 8
+	chunkHeader    = 8
+	chunkBytes     = 64 << 10 // from here on a chunk is complete
+	maxChunk       = chunkBytes + 1<<16 + snapshotEntry + 1<<16
+	snapshotEntry  = 20 // octets of an entry without its message
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Stamp is a point in time that two processes on one machine agree on, whatever
+// happens to the wall clock: which boot it is, and how long ago that was.
+type Stamp struct {
+	Boot  [16]byte
+	Since time.Duration
+}
+
+// WriteSnapshot writes the answers and denials of all ids, those that have
+// proved popular first, until about limit octets are written. now is the
+// present. Entries that are put meanwhile may be in it or not.
+func (s *Store) WriteSnapshot(w io.Writer, now Stamp, limit int64) error {
+	head := append([]byte(snapshotMagic), now.Boot[:]...)
+	head = binary.BigEndian.AppendUint64(head, uint64(now.Since))
+	if _, err := w.Write(head); err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	s.mu.Lock()
+	spaces := maps.Clone(s.spaces)
+	s.mu.Unlock()
+	sw := &snapshotWriter{w: w, store: s, now: s.elapsed(), left: limit}
+	for _, main := range []bool{true, false} {
+		for _, id := range slices.Sorted(maps.Keys(spaces)) {
+			if err := sw.space(id, spaces[id], main); err != nil {
+				return fmt.Errorf("write snapshot: %w", err)
+			}
+		}
+	}
+	if _, err := w.Write(make([]byte, chunkHeader)); err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	return nil
+}
+
+type snapshotWriter struct {
+	w     io.Writer
+	store *Store
+	now   time.Duration
+	left  int64
+	chunk bytes.Buffer
+	entry Entry
+}
+
+// space writes what is in one kind of queues of an id.
+func (sw *snapshotWriter) space(id string, sp *space, main bool) error {
+	if len(id) >= 1<<16 {
+		return nil
+	}
+	for _, set := range sp.sets {
+		for _, k := range []Kind{Success, Denial} {
+			if err := sw.queue(id, set, k, main); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// queue writes a queue from its newest end. The shard is locked for a chunk at a
+// time; in between, entries may come and go.
+func (sw *snapshotWriter) queue(id string, set *binSet, k Kind, main bool) error {
+	next, seq := uint32(0), uint32(0)
+	for started := false; sw.left > 0 && (!started || next != 0); started = true {
+		sw.chunk.Reset()
+		sw.chunk.Write(make([]byte, chunkHeader))
+		_ = binary.Write(&sw.chunk, binary.BigEndian, uint16(len(id)))
+		sw.chunk.WriteString(id)
+		empty := sw.chunk.Len()
+		set.shard.mu.Lock()
+		if started {
+			next = set.resume(k, main, next, seq)
+		} else {
+			next = set.bins[k].queue(main).newest
+		}
+		for next != 0 && sw.chunk.Len() < chunkBytes {
+			sw.append(set.shard, next)
+			next = set.shard.slab.slot(next).prev
+		}
+		if next != 0 {
+			seq = set.shard.slab.slot(next).seq
+		}
+		set.shard.mu.Unlock()
+		if sw.chunk.Len() == empty {
+			return nil
+		}
+		if err := sw.flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resume returns block if it is still the entry of a queue that had joined it as
+// number seq, else the newest one that joined before, or 0.
+func (s *binSet) resume(k Kind, main bool, block, seq uint32) uint32 {
+	if s.retired {
+		return 0
+	}
+	slab := &s.shard.slab
+	for id := s.bins[k].queue(main).newest; id != 0; id = slab.slot(id).prev {
+		if int32(slab.slot(id).seq-seq) <= 0 {
+			return id
+		}
+	}
+	return 0
+}
+
+func (sw *snapshotWriter) append(sh *shard, id uint32) {
+	sl := sh.slab.slot(id)
+	sh.read(id, &sw.entry)
+	b := sw.chunk.AvailableBuffer()
+	b = binary.BigEndian.AppendUint64(b, uint64(max(int64(sw.now)-sl.born, 0)))
+	b = binary.BigEndian.AppendUint32(b, sl.ttl)
+	b = binary.BigEndian.AppendUint16(b, sl.hits)
+	b = binary.BigEndian.AppendUint16(b, sl.rcode)
+	b = append(b, sl.state&^stateRefreshing, sl.key)
+	b = binary.BigEndian.AppendUint16(b, sl.msgLen)
+	sw.chunk.Write(append(b, sw.entry.Msg()...))
+}
+
+func (sw *snapshotWriter) flush() error {
+	b := sw.chunk.Bytes()
+	binary.BigEndian.PutUint32(b, uint32(len(b)-chunkHeader))
+	binary.BigEndian.PutUint32(b[4:], crc32.Checksum(b[chunkHeader:], castagnoli))
+	sw.left -= int64(len(b))
+	_, err := sw.w.Write(b)
+	return err
+}

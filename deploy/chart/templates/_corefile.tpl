@@ -1,0 +1,87 @@
+{{- /* The Corefile, with node-cache's placeholders. */ -}}
+{{- define "nodens.corefile" -}}
+{{- if .Values.config.customConfig -}}
+{{ tpl .Values.config.customConfig . | trim }}
+{{- else -}}
+{{- if .Values.config.zones }}
+{{- range $zone, $block := .Values.config.zones }}
+{{ include "nodens.zone" (dict "root" $ "zone" $zone "plugins" (default dict $block.plugins)) | trim }}
+{{- end }}
+{{- else }}
+{{- $c := .Values.config }}
+{{- $cluster := dict "root" . "to" "__PILLAR__CLUSTER__DNS__" "options" (compact (list $c.commProtocol)) "noIPv6" $c.noIPv6Lookups }}
+{{- $short := dict "success" 30 "denial" 5 }}
+{{ include "nodens.block" (merge (dict "zone" $c.dnsDomain "log" $c.enableLogging "cache" $short "admin" true) $cluster) | trim }}
+{{ include "nodens.block" (merge (dict "zone" "in-addr.arpa") $cluster) | trim }}
+{{ include "nodens.block" (merge (dict "zone" "ip6.arpa") $cluster) | trim }}
+{{ include "nodens.block" (dict "root" . "zone" "." "to" $c.upstreamServers "options" (include "nodens.forwardOptions" $c.upstreamForwardConfig | fromYamlArray) "log" $c.enableLogging "noIPv6" $c.noIPv6Lookups) | trim }}
+{{- end }}
+{{- with .Values.config.extraServerBlocks }}
+{{ tpl . $ | trim }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* A map or a list of options as a list of lines. */ -}}
+{{- define "nodens.forwardOptions" -}}
+{{- $lines := list }}
+{{- if kindIs "map" . }}
+{{- range $k, $v := . }}{{ $lines = append $lines (eq (toString $v) "true" | ternary $k (printf "%s %v" $k $v)) }}{{ end }}
+{{- else }}
+{{- $lines = . }}
+{{- end }}
+{{- toYaml $lines }}
+{{- end }}
+
+{{- define "nodens.bind" -}}
+{{- if and .Values.useHostNetwork .Values.config.bindIp }}
+    bind __PILLAR__LOCAL__DNS__
+{{- end }}
+{{- end }}
+
+{{- /* The lines of a directive's block, none without any. */ -}}
+{{- define "nodens.options" -}}
+{{- if . }} {
+{{- range . }}
+        {{ . }}
+{{- end }}
+    }
+{{- end }}
+{{- end }}
+
+{{- /* One of the usual blocks. */ -}}
+{{- define "nodens.block" -}}
+{{- $c := .root.Values.config -}}
+{{ .zone }}:{{ $c.port.number }} {
+{{- if .log }}
+    log
+{{- end }}
+    errors
+    {{- $lines := list }}
+    {{- with .cache }}{{ $lines = list (printf "success 9984 %v" .success) (printf "denial 9984 %v" .denial) }}{{ end }}
+    {{- with $c.prefetch }}{{ if .enabled }}{{ $lines = append $lines (printf "prefetch %v %s %s" .amount .duration .percentage) }}{{ end }}{{ end }}
+    {{- with $c.serveStale }}{{ $lines = append $lines (printf "serve_stale %s" .) }}{{ end }}
+    cache{{ if not .cache }} {{ $c.cacheTTL }}{{ end }}{{ include "nodens.options" $lines }}
+    reload
+    loop
+{{- include "nodens.bind" .root }}
+{{- if .noIPv6 }}
+    template IN AAAA {
+        rcode NOERROR
+    }
+{{- end }}
+    forward . {{ .to }}{{ include "nodens.options" .options }}
+{{- if .admin }}
+{{- include "nodens.admin" .root }}
+{{- end }}
+}
+{{- end }}
+
+{{- /* What is asked once for the process. */ -}}
+{{- define "nodens.admin" }}
+    prometheus :{{ .Values.config.metricsPort }}
+    health {{ include "nodens.probeAddr" (dict "root" . "port" .Values.config.healthPort) }} {
+        lameduck {{ .Values.config.lameduck }}
+    }
+    ready {{ include "nodens.probeAddr" (dict "root" . "port" .Values.config.readyPort) }}
+{{- end }}

@@ -1,0 +1,144 @@
+{{- define "nodens.podSpec" -}}
+serviceAccountName: {{ include "nodens.serviceAccountName" . }}
+automountServiceAccountToken: false
+hostNetwork: {{ .Values.useHostNetwork }}
+{{- if include "nodens.entersPods" . }}
+hostPID: true
+{{- end }}
+dnsPolicy: Default
+priorityClassName: {{ .Values.priorityClassName }}
+terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
+securityContext:
+  {{- include "nodens.podSecurityContext" . | nindent 2 }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+tolerations:
+  {{- toYaml .Values.tolerations | nindent 2 }}
+containers:
+  - name: nodens
+    image: {{ include "nodens.image" . | quote }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    args:
+      {{- include "nodens.args" . | fromYamlArray | toYaml | nindent 6 }}
+    {{- $env := include "nodens.env" . | fromYamlArray }}
+    {{- with $env }}
+    env:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- if not .Values.useHostNetwork }}
+    ports:
+      - {name: dns, containerPort: {{ .Values.config.port.number }}, protocol: UDP}
+      - {name: dns-tcp, containerPort: {{ .Values.config.port.number }}, protocol: TCP}
+      - {name: metrics, containerPort: {{ .Values.config.metricsPort }}, protocol: TCP}
+    {{- end }}
+    resources:
+      {{- toYaml .Values.resources | nindent 6 }}
+    securityContext:
+      {{- include "nodens.securityContext" . | nindent 6 }}
+    livenessProbe:
+      httpGet:
+        {{- include "nodens.httpGet" (dict "root" . "path" "/health" "port" .Values.config.healthPort) | nindent 8 }}
+      {{- toYaml .Values.livenessProbe | nindent 6 }}
+    readinessProbe:
+      httpGet:
+        {{- include "nodens.httpGet" (dict "root" . "path" "/ready" "port" .Values.config.readyPort) | nindent 8 }}
+      {{- toYaml .Values.readinessProbe | nindent 6 }}
+    volumeMounts:
+      - {name: config, mountPath: /etc/coredns, readOnly: true}
+      - {name: kube-dns-config, mountPath: /etc/kube-dns, readOnly: true}
+      {{- if include "nodens.redirects" . }}
+      - {name: bpffs, mountPath: /sys/fs/bpf}
+      - {name: cgroup, mountPath: /host/cgroup, readOnly: true}
+      {{- end }}
+      {{- if .Values.redirect.optOut }}
+      - {name: pod-names, mountPath: /var/log/pods, readOnly: true}
+      {{- end }}
+      {{- with .Values.extraVolumeMounts }}{{ toYaml . | nindent 6 }}{{ end }}
+volumes:
+  - name: config
+    configMap:
+      name: {{ include "nodens.fullname" . }}
+      items:
+        - {key: Corefile, path: Corefile.base}
+  - name: kube-dns-config
+    configMap:
+      name: kube-dns
+      optional: true
+  {{- if include "nodens.redirects" . }}
+  - name: bpffs
+    hostPath: {path: /sys/fs/bpf, type: Directory}
+  - name: cgroup
+    hostPath: {path: /sys/fs/cgroup, type: Directory}
+  {{- end }}
+  {{- if .Values.redirect.optOut }}
+  - name: pod-names # the names of its directories tell a pod's name by its UID
+    hostPath: {path: /var/log/pods, type: DirectoryOrCreate}
+  {{- end }}
+  {{- with .Values.extraVolumes }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- end }}
+
+{{- define "nodens.httpGet" -}}
+path: {{ .path }}
+port: {{ .port }}
+{{- if .root.Values.useHostNetwork }}
+host: {{ include "nodens.firstIP" .root | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "nodens.args" -}}
+- -basecorefile=/etc/coredns/Corefile.base
+- -upstreamsvc={{ include "nodens.upstreamService" . }}
+- -cluster-domain={{ .Values.config.dnsDomain }}
+- -metrics-listen-address=0
+{{- if ne (int .Values.config.port.number) 53 }}
+- -dns.port={{ .Values.config.port.number }}
+{{- end }}
+{{- with .Values.config.cacheSize }}
+- -cache-size={{ . }}
+{{- end }}
+{{- if .Values.useHostNetwork }}
+- -localip={{ include "nodens.localIPs" . }}
+- -health-port={{ .Values.config.healthPort }}
+- -setupinterface={{ .Values.config.setupInterface }}
+- -setupiptables={{ .Values.config.setupIptables }}
+- -skipteardown={{ .Values.config.skipTeardown }}
+{{- end }}
+{{- if include "nodens.redirects" . }}
+{{- with .Values.redirect }}
+- -redirect={{ .mode }}
+- -redirect-target=:{{ .port }}
+{{- with .fallbacks }}
+- -redirect-fallback={{ join "," . }}
+{{- end }}
+{{- with .optOut }}
+- -redirect-opt-out={{ join "," . }}
+{{- end }}
+{{- with .uplinks }}
+- -redirect-uplink={{ join "," . }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range .Values.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "nodens.env" -}}
+{{- if include "nodens.redirects" . }}
+- name: NODE_IP
+  valueFrom: {fieldRef: {fieldPath: status.hostIP}}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,47 @@
+{{- /* What the schema cannot say. */ -}}
+{{- define "nodens.validate" -}}
+{{- $c := .Values.config }}
+{{- range splitList "," .Values.config.localDns }}
+{{- include "nodens.checkAddress" (dict "value" "config.localDns" "text" .) }}
+{{- end }}
+{{- with $c.dnsServer }}{{ include "nodens.checkAddress" (dict "value" "config.dnsServer" "text" .) }}{{ end }}
+{{- with .Values.localRedirectPolicy.address }}{{ include "nodens.checkAddress" (dict "value" "localRedirectPolicy.address" "text" .) }}{{ end }}
+{{- if and .Values.localRedirectPolicy.enabled .Values.useHostNetwork }}
+{{- fail "localRedirectPolicy redirects to a pod's own network: set useHostNetwork to false" }}
+{{- end }}
+{{- if not (or .Values.localRedirectPolicy.enabled .Values.useHostNetwork) }}
+{{- fail "without useHostNetwork no pod reaches nodens: enable localRedirectPolicy (Cilium), or leave useHostNetwork at true" }}
+{{- end }}
+{{- if and (include "nodens.redirects" .) (not .Values.useHostNetwork) }}
+{{- fail "redirect.mode needs useHostNetwork; with localRedirectPolicy Cilium redirects: set redirect.mode to off" }}
+{{- end }}
+{{- if and $c.dnsServer (has $c.dnsServer (splitList "," $c.localDns)) }}
+{{- fail "config.dnsServer is among config.localDns: it is the cluster IP of kube-dns, and served beside them; leave it empty otherwise" }}
+{{- end }}
+{{- range $zone, $block := $c.zones }}
+{{- with $block.plugins.health }}
+{{- if ne (int .port) (int $c.healthPort) }}
+{{- fail (printf "config.zones.%s.plugins.health.port is %d, but the process has one health port: config.healthPort is %d" $zone (int .port) (int $c.healthPort)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and $c.dnsServer (eq $c.customUpstreamsvc "kube-dns") }}
+{{- fail "config.customUpstreamsvc is kube-dns, whose address config.dnsServer serves here: a loop; leave customUpstreamsvc empty" }}
+{{- end }}
+{{- if and $c.customConfig (or $c.zones $c.extraServerBlocks) }}
+{{- fail "config.customConfig is the whole Corefile: config.zones and config.extraServerBlocks must be empty" }}
+{{- end }}
+{{- with .Values.updateStrategy }}
+{{- if and (eq .type "RollingUpdate") (not .rollingUpdate) }}
+{{- fail "updateStrategy.type RollingUpdate needs updateStrategy.rollingUpdate" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "nodens.checkAddress" -}}
+{{- $ipv4 := "^(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])([.](25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}$" }}
+{{- $ipv6 := "^[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*$" }}
+{{- if not (or (regexMatch $ipv4 .text) (regexMatch $ipv6 .text)) }}
+{{- fail (printf "%s: %q is not an IP address%s" .value .text (regexMatch "[ ,]" .text | ternary "; a list has commas and no spaces" "")) }}
+{{- end }}
+{{- end }}

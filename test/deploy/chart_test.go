@@ -1,0 +1,277 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+)
+
+// template renders the chart as it is installed in kube-system.
+func template(args ...string) (string, error) {
+	return command(".", helm, append([]string{"template", "nodens", chart, "--namespace", "kube-system"}, args...)...)
+}
+
+func mustTemplate(t *testing.T, args ...string) objects {
+	t.Helper()
+	out, err := template(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decode(t, out)
+}
+
+// exampleFiles are the examples, and "" for the chart's defaults.
+func exampleFiles(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(examples + "/*.yaml")
+	if err != nil || len(files) < 7 {
+		t.Fatalf("%d examples: %v", len(files), err)
+	}
+	return append(files, "")
+}
+
+func valuesOf(file string) []string {
+	if file == "" {
+		return nil
+	}
+	return []string{"--values", file}
+}
+
+func TestLint(t *testing.T) {
+	for _, file := range exampleFiles(t) {
+		if out, err := command(".", helm, append([]string{"lint", "--strict", chart}, valuesOf(file)...)...); err != nil {
+			t.Errorf("%s: %v\n%s", file, err, out)
+		}
+	}
+}
+
+// Every example decodes strictly, and the daemon accepts its flags and Corefile.
+func TestExamples(t *testing.T) {
+	for _, file := range exampleFiles(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
+			all := mustTemplate(t, valuesOf(file)...)
+			checkCorefile(t, all)
+			checkPod(t, all)
+		})
+	}
+}
+
+// checkCorefile runs nodens check with the pod's flags and Corefile.
+func checkCorefile(t *testing.T, all objects) string {
+	t.Helper()
+	_, c := pod(t, all)
+	base := writeFile(t, filepath.Join(t.TempDir(), "Corefile.base"), corefile(t, all))
+	for _, service := range []string{"NODENS_UPSTREAM", "COREDNS", "KUBE_DNS"} {
+		t.Setenv(service+"_SERVICE_HOST", "10.96.0.99")
+	}
+	out, err := command(".", nodens, slices.Concat([]string{"check"}, c.Args, []string{"-basecorefile=" + base, "-kubednscm=" + t.TempDir()})...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, corefile(t, all))
+	}
+	return out
+}
+
+// checkPod holds what must be so with any values.
+func checkPod(t *testing.T, all objects) {
+	t.Helper()
+	d := get[*apps.DaemonSet](t, all)
+	p, c := pod(t, all)
+	if u := d.Spec.UpdateStrategy.RollingUpdate; u == nil || u.MaxUnavailable.IntValue() != 0 || u.MaxSurge.IntValue() < 1 {
+		t.Errorf("updateStrategy %+v: there must be a new pod before the old one ends", d.Spec.UpdateStrategy)
+	}
+	for k, v := range d.Spec.Selector.MatchLabels {
+		if d.Spec.Template.Labels[k] != v {
+			t.Errorf("selector %s=%s does not match the pod's labels", k, v)
+		}
+	}
+	if p.HostNetwork && len(c.Ports) > 0 {
+		t.Errorf("with hostNetwork ports become host ports, and a second pod is not scheduled: %v", c.Ports)
+	}
+	s := c.SecurityContext
+	if s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
+		t.Errorf("security context %+v", s)
+	}
+	if p.SecurityContext.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("seccomp profile %+v", p.SecurityContext.SeccompProfile)
+	}
+	if p.PriorityClassName != "system-node-critical" || p.DNSPolicy != core.DNSDefault {
+		t.Errorf("priority class %q, DNS policy %q", p.PriorityClassName, p.DNSPolicy)
+	}
+	limit, request := c.Resources.Limits[core.ResourceMemory], c.Resources.Requests[core.ResourceMemory]
+	if least := mustQuantity(t, "64Mi"); request.Cmp(least) < 0 || limit.Cmp(request) < 0 {
+		t.Errorf("memory request %v, limit %v", &request, &limit)
+	}
+}
+
+// privileges are what a pod is granted beyond an ordinary one.
+type privileges struct {
+	caps              string
+	hostNet, hostPID  bool
+	user              int64
+	hostPaths, mounts string // mounts: those of host paths, with rw or ro
+}
+
+func privilegesOf(t *testing.T, all objects) privileges {
+	t.Helper()
+	p, c := pod(t, all)
+	g := privileges{hostNet: p.HostNetwork, hostPID: p.HostPID}
+	var caps, paths, mounts []string
+	for _, name := range c.SecurityContext.Capabilities.Add {
+		caps = append(caps, string(name))
+	}
+	for _, u := range []*int64{p.SecurityContext.RunAsUser, c.SecurityContext.RunAsUser} {
+		if u != nil {
+			g.user = *u
+		}
+	}
+	for _, v := range p.Volumes {
+		if v.HostPath == nil {
+			continue
+		}
+		paths = append(paths, v.HostPath.Path)
+		for _, m := range c.VolumeMounts {
+			if m.Name == v.Name {
+				mode := "rw"
+				if m.ReadOnly {
+					mode = "ro"
+				}
+				mounts = append(mounts, m.MountPath+":"+mode)
+			}
+		}
+	}
+	g.caps, g.hostPaths, g.mounts = strings.Join(caps, " "), strings.Join(paths, " "), strings.Join(mounts, " ")
+	return g
+}
+
+// Each way to run has the privileges that docs/security.md lists, and no more.
+func TestPrivileges(t *testing.T) {
+	const bpfPaths, bpfMounts = "/sys/fs/bpf /sys/fs/cgroup", "/sys/fs/bpf:rw /host/cgroup:ro"
+	for _, c := range []struct {
+		name, values string
+		want         privileges
+	}{
+		{"address", "redirect.mode=off", privileges{caps: "NET_ADMIN NET_BIND_SERVICE", hostNet: true}},
+		{"redirect without pods' namespaces", "redirect.mode=on,redirect.freeSockets=false", privileges{
+			caps: "BPF NET_ADMIN NET_BIND_SERVICE PERFMON", hostNet: true, hostPaths: bpfPaths, mounts: bpfMounts}},
+		{"redirect", "redirect.mode=on", privileges{
+			caps: "BPF NET_ADMIN NET_BIND_SERVICE PERFMON SYS_ADMIN SYS_PTRACE", hostNet: true, hostPID: true, hostPaths: bpfPaths, mounts: bpfMounts}},
+		{"auto", "redirect.mode=auto,redirect.freeSockets=false", privileges{
+			caps: "BPF NET_ADMIN NET_BIND_SERVICE PERFMON SYS_ADMIN SYS_PTRACE", hostNet: true, hostPID: true, hostPaths: bpfPaths, mounts: bpfMounts}},
+		{"opt-out", "redirect.mode=on,redirect.freeSockets=false,redirect.optOut={default}", privileges{
+			caps: "BPF NET_ADMIN NET_BIND_SERVICE PERFMON", hostNet: true, hostPaths: bpfPaths + " /var/log/pods", mounts: bpfMounts + " /var/log/pods:ro"}},
+		{"local redirect policy", "redirect.mode=off,useHostNetwork=false,localRedirectPolicy.enabled=true", privileges{user: 65532}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := privilegesOf(t, mustTemplate(t, "--set", c.values)); got != c.want {
+				t.Errorf("got  %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
+
+// A value that cannot do what it says is refused, and the message says where.
+func TestBadValues(t *testing.T) {
+	for values, want := range map[string]string{
+		"config.localDns=169.254.20":                                             `config.localDns: "169.254.20" is not an IP address`,
+		`config.localDns=169.254.20.10\, fd00::1`:                                `config.localDns: " fd00::1" is not an IP address; a list has commas and no spaces`,
+		"config.dnsServer=kube-dns":                                              `config.dnsServer: "kube-dns" is not an IP address`,
+		"config.dnsServer=169.254.20.10":                                         `config.dnsServer is among config.localDns`,
+		"config.dnsServer=10.96.0.10,config.customUpstreamsvc=kube-dns":          `a loop; leave customUpstreamsvc empty`,
+		"config.commProtocol=tcp":                                                `at '/config/commProtocol': value must be one of 'force_tcp', 'prefer_udp', ''`,
+		"config.healthPort=0":                                                    `at '/config/healthPort': minimum: got 0, want 1`,
+		"config.lameduck=5":                                                      `at '/config/lameduck': got number, want string`,
+		"config.localDnsIp=1.1.1.1":                                              `at '/config': additional properties 'localDnsIp' not allowed`,
+		"config.zones.a.plugins.kubernetes=true":                                 `at '/config/zones/a/plugins': additional properties 'kubernetes' not allowed`,
+		"config.zones.a.plugins.health.port=1":                                   `config.zones.a.plugins.health.port is 1, but the process has one health port: config.healthPort is 8080`,
+		"config.customConfig=x,config.extraServerBlocks=y":                       `config.customConfig is the whole Corefile`,
+		"redirect.mode=maybe":                                                    `at '/redirect/mode': value must be one of 'off', 'auto', 'on'`,
+		"redirect.optOut={Kube_System}":                                          `at '/redirect/optOut/0': 'Kube_System' does not match pattern`,
+		"useHostNetwork=false,redirect.mode=off":                                 `without useHostNetwork no pod reaches nodens`,
+		"localRedirectPolicy.enabled=true":                                       `set useHostNetwork to false`,
+		"useHostNetwork=false,localRedirectPolicy.enabled=true,redirect.mode=on": `redirect.mode needs useHostNetwork`,
+		"image.digest=latest":                                                    `at '/image/digest': 'latest' does not match pattern`,
+		"tolerations=all":                                                        `at '/tolerations': got string, want array`,
+		"updateStrategy.type=Recreate":                                           `at '/updateStrategy/type': value must be one of 'RollingUpdate', 'OnDelete'`,
+	} {
+		t.Run(values, func(t *testing.T) {
+			out, err := template("--set", values)
+			if err == nil {
+				t.Fatalf("accepted:\n%s", out)
+			}
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v\nwant %q in it", err, want)
+			}
+		})
+	}
+}
+
+// What values say is in what comes out.
+func TestValues(t *testing.T) {
+	for values, want := range map[string]string{
+		"config.localDns=fd00:53::10":                                         "health [fd00:53::10]:8080",
+		"config.prefetch.enabled=true":                                        "prefetch 3 30s 20%",
+		"config.serveStale=1h":                                                "serve_stale 1h",
+		"config.enableLogging=true":                                           "    log\n",
+		"config.commProtocol=prefer_udp":                                      "prefer_udp",
+		"config.upstreamForwardConfig.max_concurrent=100":                     "max_concurrent 100",
+		"config.upstreamForwardConfig={policy sequential}":                    "policy sequential",
+		"config.upstreamServers=192.0.2.1 192.0.2.2":                          "forward . 192.0.2.1 192.0.2.2\n",
+		"config.dnsDomain=k8s.example":                                        "k8s.example:53 {",
+		"config.port.number=5353":                                             "cluster.local:5353 {",
+		"config.cacheTTL=60":                                                  "cache 60\n",
+		"config.lameduck=9s":                                                  "lameduck 9s",
+		"config.metricsPort=9999":                                             "prometheus :9999",
+		"config.extraServerBlocks=example.org { bind __PILLAR__LOCAL__DNS__}": "example.org {",
+	} {
+		t.Run(values, func(t *testing.T) {
+			all := mustTemplate(t, "--set", values)
+			if got := corefile(t, all); !strings.Contains(got, want) {
+				t.Errorf("no %q in\n%s", want, got)
+			}
+			if !strings.Contains(values, "extraServerBlocks") {
+				checkCorefile(t, all)
+			}
+		})
+	}
+}
+
+// Zones as the chart of lablabs has them.
+func TestZones(t *testing.T) {
+	all := mustTemplate(t, "--values", "testdata/zones.yaml")
+	if got, want := corefile(t, all), readFile(t, "testdata/zones.corefile"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	checkCorefile(t, all)
+}
+
+// deploy/nodens.yaml is what the chart gives.
+func TestManifest(t *testing.T) {
+	out, err := template()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out = "# Rendered from deploy/chart with its defaults; `make manifest` writes it again.\n" +
+		strings.ReplaceAll(out, "app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kubectl")
+	if *update {
+		writeFile(t, manifest, out)
+	}
+	if got, _ := os.ReadFile(manifest); string(got) != out {
+		t.Errorf("%s is not what the chart gives: run make manifest", manifest)
+	}
+}
+
+// Policies that are given beside the examples decode.
+func TestPolicies(t *testing.T) {
+	files, err := filepath.Glob(examples + "/policies/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d policies: %v", len(files), err)
+	}
+	for _, f := range files {
+		decode(t, readFile(t, f))
+	}
+}
