@@ -18,17 +18,13 @@ import (
 // see the pods' processes (hostPID) and needs CAP_SYS_ADMIN and CAP_SYS_PTRACE to
 // enter their namespaces.
 func DestroyPodSockets(kubepods, proc string, peer netip.AddrPort) (int, error) {
-	own, _, err := inode(filepath.Join(proc, "thread-self/ns/net"))
-	if err != nil {
-		return 0, fmt.Errorf("destroy sockets of pods: %w", err)
-	}
-	seen := map[uint64]bool{own: true}
 	destroyed := 0
 	var errs []error
-	err = eachProcess(kubepods, func(pid string) {
-		n, err := destroyOnce(seen, filepath.Join(proc, pid, "ns/net"), peer)
+	err := eachNetwork(kubepods, proc, func(netns *os.File) bool {
+		n, err := DestroySockets(netns, peer)
 		destroyed += n
 		errs = append(errs, err)
+		return true
 	})
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return destroyed, fmt.Errorf("destroy sockets of pods: %w", err)
@@ -36,30 +32,65 @@ func DestroyPodSockets(kubepods, proc string, peer netip.AddrPort) (int, error) 
 	return destroyed, nil
 }
 
-// destroyOnce passes over namespaces that were seen and processes that ended.
-func destroyOnce(seen map[uint64]bool, path string, peer netip.AddrPort) (int, error) {
+// PodNetworks calls f with the network namespace of every pod, each once, until f
+// returns false: as DestroyPodSockets finds them, and with the same needs. The file
+// is closed after the call.
+func PodNetworks(kubepods, proc string, f func(netns *os.File) bool) error {
+	if err := eachNetwork(kubepods, proc, f); err != nil {
+		return fmt.Errorf("network namespaces of pods: %w", err)
+	}
+	return nil
+}
+
+// errEnough ends a walk.
+var errEnough = errors.New("enough")
+
+// eachNetwork goes on after a namespace that cannot be opened.
+func eachNetwork(kubepods, proc string, f func(netns *os.File) bool) error {
+	own, _, err := inode(filepath.Join(proc, "thread-self/ns/net"))
+	if err != nil {
+		return err
+	}
+	seen := map[uint64]bool{own: true}
+	var errs []error
+	err = eachProcess(kubepods, func(pid string) error {
+		goOn, err := openOnce(seen, filepath.Join(proc, pid, "ns/net"), f)
+		errs = append(errs, err)
+		if !goOn {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// openOnce passes over namespaces that were seen and processes that ended.
+func openOnce(seen map[uint64]bool, path string, f func(netns *os.File) bool) (goOn bool, err error) {
 	netns, err := os.Open(path)
 	if isGone(err) {
-		return 0, nil
+		return true, nil
 	}
 	if err != nil {
-		return 0, err
+		return true, err
 	}
 	defer netns.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(int(netns.Fd()), &st); err != nil {
-		return 0, &os.PathError{Op: "stat", Path: path, Err: err}
+		return true, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if seen[st.Ino] {
-		return 0, nil
+		return true, nil
 	}
 	seen[st.Ino] = true
-	return DestroySockets(netns, peer)
+	return f(netns), nil
 }
 
 // eachProcess calls f for all processes of a cgroup and of those below it, as
-// they come and go.
-func eachProcess(cgroup string, f func(pid string)) error {
+// they come and go; an error of f ends it.
+func eachProcess(cgroup string, f func(pid string) error) error {
 	return filepath.WalkDir(cgroup, func(dir string, d fs.DirEntry, err error) error {
 		if isGone(err) {
 			return nil
@@ -78,7 +109,9 @@ func eachProcess(cgroup string, f func(pid string)) error {
 			if pid == "0" {
 				return fmt.Errorf("%s: processes of another PID namespace: needs hostPID", dir)
 			}
-			f(pid)
+			if err := f(pid); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
