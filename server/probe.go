@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 )
 
 // probePorts is how many sockets a Prober asks from for each worker: the kernel
@@ -48,10 +49,15 @@ func NewProber(addr netip.AddrPort, workers int) (*Prober, error) {
 	return p, nil
 }
 
-// Ask asks one question and waits for the reply, at most so long.
+// Ask asks one question and waits for a reply, at most so long. A reply to one of
+// the last few questions that were asked in vain is as good.
 func (p *Prober) Ask(wait time.Duration) error {
+	const few = 4
 	c := p.conns[p.next]
-	if err := c.SetDeadline(time.Now().Add(wait)); err != nil {
+	if err := p.forget(c); err != nil {
+		return err
+	}
+	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
 		return err
 	}
 	id := binary.BigEndian.Uint16(p.query) + 1
@@ -64,11 +70,24 @@ func (p *Prober) Ask(wait time.Duration) error {
 		if err != nil {
 			return err
 		}
-		if n >= 2 && binary.BigEndian.Uint16(p.reply[:]) == id {
+		if n >= 2 && id-binary.BigEndian.Uint16(p.reply[:]) < few {
 			p.next = (p.next + 1) % len(p.conns)
 			return nil
 		}
 	}
+}
+
+// forget drops what came too late: it says nothing of how it is now.
+func (p *Prober) forget(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) {
+		for err == nil {
+			_, _, err = unix.Recvfrom(int(fd), p.reply[:], unix.MSG_DONTWAIT)
+		}
+	})
 }
 
 // Close closes the sockets; an Ask under way fails.
