@@ -91,10 +91,12 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool) (*daemon, erro
 		d.metrics.setupErrors.WithLabelValues("configmap").Inc()
 	}}
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	d.server = server.New(server.Config{Identity: identity(), Logger: d.log, Metrics: serverMetrics, Now: now, Workers: workers})
+	self := identity()
+	d.server = server.New(server.Config{Identity: self, Logger: d.log, Metrics: serverMetrics, Now: now, Workers: workers})
 	d.admin = newAdminServers(d.log)
 	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
-	d.redirect = newRedirector(d.log, d.registry, workers)
+	d.redirect = newRedirector(d.log, d.registry, workers, self)
+	d.redirect.podLogs = f.redirect.podLogs
 	d.pools.own = d.isOwn
 	d.pools.changed = d.askLoopProbe
 	return d, nil

@@ -9,9 +9,14 @@ import (
 	"github.com/nodens-dns/nodens/server"
 )
 
-// beatInterval is how often we ask ourselves. The shortest time after which we
-// count as hung leaves room for two losses.
-const beatInterval = 100 * time.Millisecond
+// beatInterval is how often we ask ourselves: each time wakes a few threads, which
+// an idle node feels, and one loss must not make us count as hung.
+func beatInterval(heartbeat time.Duration) time.Duration {
+	if heartbeat == 0 {
+		heartbeat = bpf.DefaultHeartbeatTimeout
+	}
+	return heartbeat / 3
+}
 
 // keepBeating asks the targets one after the other, all workers of each in turn,
 // and beats with every answer, until ctx is done. Where one does not answer it
@@ -23,10 +28,11 @@ func (r *redirector) keepBeating(ctx context.Context, b *bpf.Redirect, plan redi
 		return
 	}
 	defer closeProbes(probes)
-	tick := time.NewTicker(beatInterval)
+	interval := beatInterval(plan.settings.Heartbeat)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for next := 0; ; {
-		if probes[next].Ask(beatInterval) == nil {
+		if probes[next].Ask(interval) == nil {
 			b.Beat()
 			next = (next + 1) % len(probes)
 		} else {

@@ -165,7 +165,11 @@ func status(ctx context.Context, e env) error {
 		return err
 	}
 	printStatus(e.stdout, f, s)
-	if !asWanted(f, s) {
+	redirected, err := redirectStatus(e.stdout, f)
+	if err != nil {
+		return err
+	}
+	if !asWanted(f, s) || !redirected {
 		return errNotAsWanted
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 type redirectFlags struct {
 	config.Redirect
 	pinDir  string
+	podLogs string
 	nodeIPs []netip.Addr
 }
 
@@ -54,6 +55,7 @@ func (f *flags) setRedirect(fs *flag.FlagSet) {
 	})
 	fs.StringVar(&r.Kubepods, "kubepods", "", "cgroup v2 `directory` of all pods (default found)")
 	fs.StringVar(&r.pinDir, "redirect-pin-dir", bpf.DefaultPinDir, "keep programs and maps in this `directory` of a BPF file system")
+	fs.StringVar(&r.podLogs, "pod-logs", defaultPodLogs, "the kubelet's `directory` of pods' logs, which tells the pods of -redirect-opt-out")
 	fs.Func("node-ip", "`addresses` of the node, comma-separated, at most one of each family (default $NODE_IP, $HOST_IP, or what the default route sends from)", func(s string) (err error) {
 		r.nodeIPs, err = parseLocalIPs(s)
 		return err

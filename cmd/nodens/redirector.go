@@ -26,19 +26,26 @@ type redirector struct {
 	metrics  *redirectMetrics
 	gate     *server.Gate
 	workers  int
+	identity string // of our answers to id.server
+	podLogs  string // directory
 
-	mu     sync.Mutex
-	plan   redirectPlan
-	bpf    *bpf.Redirect // nil: not open
-	counts prometheus.Collector
-	stop   func()           // ends what start has begun; nil: nothing
-	end    func()           // ends what open has begun; nil: nothing
-	learnt []netip.AddrPort // fallbacks
+	mu       sync.Mutex
+	plan     redirectPlan
+	kubepods string        // directory
+	bpf      *bpf.Redirect // nil: not open
+	counts   prometheus.Collector
+	stop     func()         // ends what start has begun; nil: nothing
+	work     sync.WaitGroup // what start has begun
+	end      func()         // ends what open has begun; nil: nothing
+	learnt   []netip.AddrPort
 }
 
-func newRedirector(log *slog.Logger, reg prometheus.Registerer, workers int) *redirector {
+func newRedirector(log *slog.Logger, reg prometheus.Registerer, workers int, identity string) *redirector {
 	gate := server.NewGate()
-	return &redirector{log: log, registry: reg, gate: gate, workers: workers, metrics: newRedirectMetrics(reg, gate)}
+	return &redirector{
+		log: log, registry: reg, gate: gate, workers: workers, identity: identity,
+		podLogs: defaultPodLogs, metrics: newRedirectMetrics(reg, gate),
+	}
 }
 
 // open loads the programs of a plan, attached as yet to nothing. It is called
@@ -108,15 +115,15 @@ func (r *redirector) background(ctx context.Context, f func(context.Context)) {
 
 // load also makes the counters visible. The caller holds mu.
 func (r *redirector) load() error {
-	cgroup := r.plan.settings.Kubepods
-	if cgroup == "" {
+	r.kubepods = r.plan.settings.Kubepods
+	if r.kubepods == "" {
 		var err error
-		if cgroup, err = bpf.FindKubepods("/proc/self/mountinfo"); err != nil {
+		if r.kubepods, err = bpf.FindKubepods("/proc/self/mountinfo"); err != nil {
 			return err
 		}
 	}
 	b, err := bpf.OpenRedirect(bpf.RedirectConfig{
-		Cgroup: cgroup, PinDir: r.plan.pinDir, Services: r.plan.services,
+		Cgroup: r.kubepods, PinDir: r.plan.pinDir, Services: r.plan.services,
 		HeartbeatTimeout: r.plan.settings.Heartbeat, Logger: r.log,
 	})
 	if err != nil {
@@ -145,7 +152,7 @@ func (r *redirector) giveUp(err error) {
 }
 
 // start redirects, now that the targets are served, or begins to find out
-// whether it is needed.
+// whether it is needed. What a predecessor redirects is taken over at once.
 func (r *redirector) start(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,27 +160,51 @@ func (r *redirector) start(ctx context.Context) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var wg sync.WaitGroup
-	r.stop = func() { cancel(); wg.Wait() }
+	r.stop = func() { cancel(); r.work.Wait() }
+	if r.plan.settings.Mode == config.RedirectAuto && !isAdopted(r.plan.pinDir) {
+		probe := podProbe{kubepods: r.kubepods, identity: r.identity, vips: r.plan.vips()}
+		r.work.Go(func() {
+			if r.decide(ctx, probe) {
+				r.log.Info("pods do not reach the local addresses")
+				r.keepEngaged(ctx, r.engageNow(ctx))
+			}
+		})
+		return
+	}
 	err := r.engage(ctx)
 	if err != nil {
 		r.fail(err)
 	}
-	b, plan := r.bpf, r.plan
-	wg.Go(func() { r.keepBeating(ctx, b, plan) })
-	wg.Go(func() { r.keepEngaged(ctx, err) })
+	r.work.Go(func() { r.keepEngaged(ctx, err) })
+}
+
+// engageNow is engage for who does not hold mu.
+func (r *redirector) engageNow(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil
+	}
+	err := r.engage(ctx)
+	if err != nil {
+		r.fail(err)
+	}
+	return err
 }
 
 // engage asks the targets, attaches and says that we are alive. The caller holds
 // mu.
 func (r *redirector) engage(ctx context.Context) error {
 	for _, s := range r.plan.services {
-		ask, cancel := context.WithTimeout(ctx, time.Second)
+		ask, cancel := context.WithTimeout(ctx, 5*time.Second)
 		err := server.Ask(ask, s.Target)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("no answer on the target %v: %w", s.Target, err)
 		}
+	}
+	if err := r.syncOptOut(); err != nil {
+		return err
 	}
 	if err := r.bpf.Attach(); err != nil {
 		return err
@@ -182,14 +213,17 @@ func (r *redirector) engage(ctx context.Context) error {
 		return err
 	}
 	r.metrics.set(stateOn, nil)
+	b, plan := r.bpf, r.plan
+	r.work.Go(func() { r.keepBeating(ctx, b, plan) })
 	for _, s := range r.plan.services {
 		r.log.Info("sockets are redirected", "service", s.VIP, "target", s.Target, "fallbacks", s.Fallbacks)
 	}
 	return nil
 }
 
-// keepEngaged tries again where engaging failed, and then removes what other
-// versions have left, when look-ups that they had redirected have ended.
+// keepEngaged tries again where engaging failed. Then it follows pods, repairs,
+// and removes what other versions have left, when look-ups that they had
+// redirected have ended.
 func (r *redirector) keepEngaged(ctx context.Context, failed error) {
 	const again, lookup = 30 * time.Second, 10 * time.Second
 	for failed != nil {
@@ -198,16 +232,38 @@ func (r *redirector) keepEngaged(ctx context.Context, failed error) {
 		}
 		failed = r.engageAgain(ctx, failed)
 	}
+	if ctx.Err() != nil {
+		return
+	}
+	r.work.Go(func() { r.followOptOut(ctx) })
 	if !pause(ctx, lookup) {
 		return
 	}
+	r.locked(func(b *bpf.Redirect) {
+		if err := b.RemoveOtherVersions(); err != nil {
+			r.log.Error("what another version has pinned stays", "error", err)
+		}
+	})
+	for pause(ctx, again) {
+		r.locked(r.repair)
+	}
+}
+
+func (r *redirector) repair(b *bpf.Redirect) {
+	repaired, err := b.Repair()
+	if err != nil {
+		r.log.Error("redirection may have ended", "error", err)
+	} else if repaired {
+		r.log.Warn("attached anew: the cgroup of pods had been removed")
+	}
+}
+
+// locked calls f with the open redirection, if there is one.
+func (r *redirector) locked(f func(*bpf.Redirect)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.bpf == nil {
-		return
-	}
-	if err := r.bpf.RemoveOtherVersions(); err != nil {
-		r.log.Error("what another version has pinned stays", "error", err)
+	if r.bpf != nil {
+		f(r.bpf)
 	}
 }
 
@@ -299,13 +355,9 @@ func (r *redirector) putLearnt() error {
 	if r.bpf == nil || r.plan.given {
 		return nil
 	}
-	var vips []netip.AddrPort
-	for _, s := range r.plan.services {
-		vips = append(vips, s.VIP)
-	}
 	var errs []error
 	for _, s := range r.plan.services {
-		some := fallbacksFor(s.VIP, vips, r.learnt)
+		some := fallbacksFor(s.VIP, r.plan.vips(), r.learnt)
 		if len(some) == 0 {
 			some = s.Fallbacks
 		}

@@ -172,6 +172,15 @@ func (p redirectPlan) isTarget(a netip.AddrPort) bool {
 	return slices.ContainsFunc(p.services, func(s bpf.Service) bool { return s.Target == a })
 }
 
+// vips are what is redirected.
+func (p redirectPlan) vips() []netip.AddrPort {
+	var vips []netip.AddrPort
+	for _, s := range p.services {
+		vips = append(vips, s.VIP)
+	}
+	return vips
+}
+
 // equal is whether two plans come to the same for the kernel and the listeners.
 func (p redirectPlan) equal(q redirectPlan) bool {
 	p.settings.File, p.settings.Line = q.settings.File, q.settings.Line

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -19,8 +20,14 @@ func TestHeartbeatBounds(t *testing.T) {
 	if config.MinRedirectHeartbeat != bpf.MinHeartbeatTimeout || config.MaxRedirectHeartbeat != bpf.MaxHeartbeatTimeout {
 		t.Error("config and bpf differ")
 	}
-	if 3*beatInterval > bpf.MinHeartbeatTimeout {
-		t.Error("two lost questions make a daemon that is well count as hung")
+	for _, d := range []time.Duration{0, bpf.MinHeartbeatTimeout, bpf.MaxHeartbeatTimeout} {
+		timeout := d
+		if d == 0 {
+			timeout = bpf.DefaultHeartbeatTimeout
+		}
+		if 3*beatInterval(d) > timeout {
+			t.Errorf("heartbeat %v: one lost question makes a daemon that is well count as hung", d)
+		}
 	}
 }
 
@@ -113,7 +120,7 @@ func TestOverruledFlags(t *testing.T) {
 
 // What is learnt before there is a redirection is not lost.
 func TestLearnEarly(t *testing.T) {
-	r := newRedirector(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), 1)
+	r := newRedirector(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), 1, "")
 	endpoints := []netip.AddrPort{netip.MustParseAddrPort("10.0.2.7:53")}
 	if err := r.learn(endpoints); err != nil || len(r.learnt) != 1 {
 		t.Errorf("learnt %v, %v", r.learnt, err)

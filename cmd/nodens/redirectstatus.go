@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/config"
+)
+
+// redirectStatus prints what is pinned, by whichever process, and reports whether
+// it is as wanted: whole and alive, if it is there, and there, if the flags want
+// it. Without a BPF file system nothing is there.
+func redirectStatus(w io.Writer, f *flags) (asWanted bool, err error) {
+	pinned, err := bpf.Inspect(f.redirect.pinDir)
+	wanted := f.redirect.Mode == config.RedirectOn
+	switch {
+	case errors.Is(err, bpf.ErrNoBPFFS):
+		fmt.Fprintf(w, "redirect\tnone: %s is not in a BPF file system\n", f.redirect.pinDir)
+		return !wanted, nil
+	case err != nil:
+		return false, err
+	case len(pinned) == 0:
+		if wanted {
+			fmt.Fprintln(w, "redirect\tmissing")
+		}
+		return !wanted, nil
+	}
+	asWanted = true
+	for _, p := range pinned {
+		state, good := pinnedState(p)
+		asWanted = asWanted && (good || len(p.Hooks) == 0 && !wanted)
+		fmt.Fprintf(w, "redirect\t%s, version %s\n", state, filepath.Base(p.Dir))
+		for _, s := range p.Services {
+			fmt.Fprintf(w, "service\t%v to %v, fallback %s\n", s.VIP, s.Target, orNone(s.Fallbacks))
+		}
+		if p.OptedOut > 0 {
+			fmt.Fprintf(w, "opted out\t%d pods\n", p.OptedOut)
+		}
+	}
+	return asWanted, nil
+}
+
+// pinnedState says how it is in words; good is what a daemon that redirects has.
+func pinnedState(p bpf.Pinned) (state string, good bool) {
+	switch {
+	case len(p.Hooks) == 0:
+		state = "not attached"
+	case !p.Attached():
+		state = "attached in part: " + strings.Join(p.Hooks, " ")
+	default:
+		state, good = "attached", true
+	}
+	beat := fmt.Sprintf("heartbeat %v ago", p.HeartbeatAge.Round(10*time.Millisecond))
+	switch {
+	case !p.Ours:
+		return state + ", another version's", false
+	case p.Alive:
+		return state + ", alive, " + beat, good
+	case p.Canary:
+		return state + ", hung: pods ask the fallback, " + beat, false
+	}
+	return state + ", no daemon: pods ask the fallback", false
+}
+
+func orNone(list []netip.AddrPort) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	texts := make([]string, len(list))
+	for i, ap := range list {
+		texts[i] = ap.String()
+	}
+	return strings.Join(texts, " ")
+}

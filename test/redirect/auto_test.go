@@ -1,0 +1,103 @@
+package redirect
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// startPod starts a process in the pod: before it there is no network namespace
+// that auto could ask from.
+func (n *node) startPod(t *testing.T) {
+	t.Helper()
+	lab.Command{Netns: n.Pod, Cgroup: n.PodCgroup, Args: []string{"sleep", "1000"}}.Start(t)
+}
+
+// TestAuto: redirection waits for a pod, and then is turned on where the pod does
+// not reach the VIP, and only there.
+func TestAuto(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		mode  lab.CNIMode
+		state string
+	}{
+		{"M0 legacy", lab.RouteLegacy, "needless"},
+		{"M1 FIB", lab.RouteFIB, "on"},
+		{"M2 skip FIB", lab.RouteSkipFIB, "on"},
+		{"M3 FIB or stack", lab.RouteFIBOrStack, "needless"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, tc.mode)
+			d := n.start(t, corefile, "-redirect", "auto", "-redirect-fallback", lab.Endpoint)
+			d.Err.Await(t, 0, "no pod is there to ask from")
+			n.Node.AwaitMetric(t, metrics, 1, "nodens_redirect_state", "state=waiting")
+			n.startPod(t)
+			n.Node.AwaitMetric(t, metrics, 1, "nodens_redirect_state", "state="+tc.state)
+			n.expect(t, "decided", vip, ownAnswer)
+			stdout, _, status := n.run(t, "status", "-localip", vip, "-redirect-pin-dir", n.pinDir)
+			want := "redirect\tattached, alive"
+			if tc.state != "on" {
+				want = "redirect\tnot attached"
+			}
+			if status != 0 || !strings.Contains(stdout, want) {
+				t.Errorf("nodens status: %d\n%swant %s", status, stdout, want)
+			}
+		})
+	}
+}
+
+// A successor under auto takes over at once what was redirected, with no pod to
+// ask from.
+func TestAutoTakesOver(t *testing.T) {
+	n := newNode(t, lab.RouteFIB)
+	n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint).Kill()
+	n.start(t, corefile, "-redirect", "auto", "-redirect-fallback", lab.Endpoint)
+	n.expect(t, "taken over", vip, ownAnswer)
+}
+
+// TestOptOut: a pod that has opted out by its name or namespace is left alone from
+// when it appears, and no longer when it has gone from the kubelet's directory.
+func TestOptOut(t *testing.T) {
+	const uid = "0b0e8f5e-4f52-4cf0-9b1d-6d4b4d5b8e01" // of lab's pod
+	for _, optOut := range []string{"team-a", "team-b,team-a/vpn-0"} {
+		t.Run(optOut, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, lab.RouteFIB)
+			logs := t.TempDir()
+			n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint, "-redirect-opt-out", optOut, "-pod-logs", logs)
+			n.expect(t, "no such pod", vip, ownAnswer)
+			dir := filepath.Join(logs, "team-a_vpn-0_"+uid)
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			n.awaitStatus(t, "opted out\t1 pods", true)
+			if got := n.dig(t, vip); got != lost {
+				t.Errorf("opted out: %s, want %s", got, lost)
+			}
+			if err := os.Remove(dir); err != nil {
+				t.Fatal(err)
+			}
+			n.awaitStatus(t, "opted out", false)
+			n.expect(t, "opted in", vip, ownAnswer)
+		})
+	}
+}
+
+// awaitStatus waits until nodens status has a text, or has it no longer.
+func (n *node) awaitStatus(t *testing.T, text string, want bool) {
+	t.Helper()
+	for late := time.Now().Add(lab.Patience); ; time.Sleep(20 * time.Millisecond) {
+		stdout, _, _ := n.run(t, "status", "-localip", vip, "-redirect-pin-dir", n.pinDir)
+		if strings.Contains(stdout, text) == want {
+			return
+		}
+		if time.Now().After(late) {
+			t.Fatalf("nodens status: want %q: %t, got\n%s", text, want, stdout)
+		}
+	}
+}
