@@ -92,6 +92,7 @@ func parseTTL(what, text string, least int) (time.Duration, error) {
 }
 
 func parseCacheClass(class *CacheClass, o statement) error {
+	o.surplus(3)
 	if err := o.arity(1, 3, "CAPACITY [TTL [MINTTL]]"); err != nil {
 		return err
 	}
@@ -206,7 +207,7 @@ func parseDisable(c *Cache, o statement) error {
 		return o.errorf("%q is neither success nor denial", o.args[0].text)
 	}
 	if class.Disabled {
-		return o.errorf("%s is given twice", o.args[0].text)
+		o.warnf("%s is given twice, the last counts", o.args[0].text)
 	}
 	var err error
 	class.Disabled = true

@@ -18,6 +18,9 @@ type Config struct {
 	File   string
 	Files  []string // File and every file that an import line took in, each once
 	Blocks []*Block // in file order
+	// Warnings are *Error for what CoreDNS takes without a word and what
+	// has no effect here either, in the order of the file.
+	Warnings []error
 }
 
 // Block is one server block: the zones it answers for and how. A nil pointer

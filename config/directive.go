@@ -14,7 +14,9 @@ type Directive struct {
 	Summary string
 	Differs string // from CoreDNS's directive of that name; empty: nothing to say
 
+	own     bool // CoreDNS has none
 	repeats bool // a block may have several, which add up
+	last    bool // a block may have several, of which the last counts
 	parse   func(b *Block, s statement) error
 }
 
@@ -65,13 +67,6 @@ func parseLoop(b *Block, s statement) error {
 func parseSample(b *Block, s statement) error {
 	b.Sample = true
 	return bare(s)
-}
-
-// repeatable directives add up when a block has several; of all others a
-// second one is refused.
-func repeatable(name string) bool {
-	d, _ := directive(name)
-	return d.repeats
 }
 
 func unknownDirective(s statement) error {

@@ -25,7 +25,7 @@ func processDirectives() []Directive {
 			Differs: "TEXT has at most 128 octets.",
 		},
 		{
-			Name: "bufsize", Forms: []string{"bufsize [SIZE]"}, parse: parseBufSize,
+			Name: "bufsize", Forms: []string{"bufsize [SIZE]"}, parse: parseBufSize, last: true,
 			Summary: "Send no replies of more octets than SIZE over UDP; 1232 without it.",
 			Differs: "Replies never exceed 1232 octets (RFC 9715): a larger SIZE changes nothing. Upstreams are always asked for 1232.",
 		},
@@ -36,7 +36,7 @@ func processDirectives() []Directive {
 			Differs: "Ports stay with the zone, as in CoreDNS; an address is bound with SO_REUSEPORT.",
 		},
 		{
-			Name: "redirect", Forms: []string{"redirect [off|auto|on]"}, parse: parseRedirect,
+			Name: "redirect", Forms: []string{"redirect [off|auto|on]"}, parse: parseRedirect, own: true,
 			Options: []string{
 				"target [ADDRESS][:PORT]…", "service ADDRESS[:PORT]…", "fallback ADDRESS[:PORT]…", "kubepods DIRECTORY",
 				"heartbeat DURATION", "opt_out NAMESPACE[/POD]…", "uplink INTERFACE…",
@@ -45,16 +45,18 @@ func processDirectives() []Directive {
 			Differs: "CoreDNS has none.",
 		},
 		{
-			Name: "debug", Forms: []string{"debug"}, parse: parseDebug,
+			Name: "debug", Forms: []string{"debug"}, parse: parseDebug, last: true,
 			Summary: "Log at level debug, for the process as a whole.",
 			Differs: "A panic is still survived; its stack is logged either way.",
 		},
 		{
 			Name: "ready", Forms: []string{"ready [HOST:PORT]"}, parse: parseReady,
+			Options: []string{"monitor until-ready|continuously"},
 			Summary: "Answer 200 on /ready, by default of :8181, once queries are answered, and 503 from SIGTERM on.",
+			Differs: "Readiness does not depend on plugins, so that both words of monitor mean the same.",
 		},
 		{
-			Name: "health", Forms: []string{"health [HOST:PORT]"}, parse: parseHealth,
+			Name: "health", Forms: []string{"health [HOST:PORT]"}, parse: parseHealth, last: true,
 			Options: []string{"lameduck DURATION"},
 			Summary: "Answer 200 on /health, by default of :8080, as long as the process serves.",
 			Differs: "Several blocks may name the same address.",
@@ -88,13 +90,13 @@ func queryDirectives() []Directive {
 			Differs: "Without FORMAT, lines are key=value pairs; {common} is CoreDNS's. Of {size} and {>bufsize}, the values are those of the query as it came.",
 		},
 		{
-			Name: "dns64", Forms: []string{"dns64 [PREFIX]"}, parse: parseDNS64,
+			Name: "dns64", Forms: []string{"dns64 [PREFIX]"}, parse: parseDNS64, last: true,
 			Options: []string{"prefix PREFIX", "translate_all", "allow_ipv4"},
 			Summary: "Make AAAA records of A records for names without AAAA (RFC 6147), for clients that ask over IPv6.",
 			Differs: "Queries with CD are left alone (RFC 6147, section 5.5), as are names that exist neither way; mapped IPv4 addresses do not count as AAAA (section 5.1.4).",
 		},
 		{
-			Name: "loadbalance", Forms: []string{"loadbalance [round_robin]"}, parse: parseLoadBalance,
+			Name: "loadbalance", Forms: []string{"loadbalance [round_robin]"}, parse: parseLoadBalance, last: true,
 			Options: []string{"prefer NETWORK…"},
 			Summary: "Give the addresses and the MX records of a reply in random order.",
 			Differs: "No weighted. The zone's replies leave the fast path.",
@@ -121,7 +123,7 @@ func queryDirectives() []Directive {
 			Differs: "Types are taken in either case.",
 		},
 		{
-			Name: "normalize", Forms: []string{"normalize [SUFFIX…]"}, parse: parseNormalize,
+			Name: "normalize", Forms: []string{"normalize [SUFFIX…]"}, parse: parseNormalize, own: true,
 			Options: []string{
 				"mode off|observe|sibling", "signature bare|any", "sibling_timeout DURATION", "ttl DURATION",
 				"except ZONE…", "repair on|off",
@@ -161,7 +163,7 @@ func answerDirectives() []Directive {
 			Differs: "Changes of the file are noticed at once where the file system tells.",
 		},
 		{
-			Name: "sample", Forms: []string{"sample"}, parse: parseSample,
+			Name: "sample", Forms: []string{"sample"}, parse: parseSample, own: true,
 			Summary: "Answer from a sample of a cluster's zone, to try the program out.",
 			Differs: "CoreDNS has none.",
 		},
@@ -181,7 +183,7 @@ func answerDirectives() []Directive {
 			Differs: "The resolv.conf is followed; options of the client's OPT record are not passed on.",
 		},
 		{
-			Name: "whoami", Forms: []string{"whoami"}, parse: parseWhoami,
+			Name: "whoami", Forms: []string{"whoami"}, parse: parseWhoami, last: true,
 			Summary: "Answer everything with the client's address, port and protocol.",
 			Differs: "Answers are not cached, as each client gets its own.",
 		},

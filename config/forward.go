@@ -41,7 +41,7 @@ func parseForward(b *Block, s statement) error {
 	}
 	for _, other := range b.Forwards {
 		if other.From == f.From {
-			return s.errorf("%s is already forwarded on line %d", f.From, other.Line)
+			s.warnf("never asked: %s is already forwarded on line %d", f.From, other.Line)
 		}
 	}
 	b.Forwards = append(b.Forwards, f)

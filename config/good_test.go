@@ -41,5 +41,9 @@ func describe(t *testing.T, c *Config) string {
 	if err := c.Describe(&text); err != nil {
 		t.Fatal(err)
 	}
+	for _, w := range c.Warnings {
+		checkError(t, w)
+		text.WriteString("warning: " + w.Error() + "\n")
+	}
 	return text.String()
 }

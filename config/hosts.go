@@ -48,7 +48,8 @@ func (h *Hosts) parseOption(o statement) error {
 		return parseHostsTTL(h, o)
 	case "no_reverse":
 		h.NoReverse = true
-		return o.arity(0, 0, "")
+		o.surplus(0)
+		return nil
 	case "reload":
 		return parseHostsReload(h, o)
 	case "fallthrough":
@@ -67,6 +68,7 @@ func (h *Hosts) parseOption(o statement) error {
 }
 
 func parseHostsTTL(h *Hosts, o statement) error {
+	o.surplus(1)
 	if err := o.arity(1, 1, "SECONDS"); err != nil {
 		return err
 	}
@@ -107,8 +109,9 @@ func parseHostsEntry(h *Hosts, o statement) error {
 	if err != nil {
 		return o.errorf("not an IP address")
 	}
-	if err := o.arity(1, -1, "NAME…"); err != nil {
-		return err
+	if len(o.args) == 0 {
+		o.warnf("an address without names has no effect")
+		return nil
 	}
 	e := HostsEntry{Addr: addr}
 	for _, arg := range o.args {

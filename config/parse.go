@@ -21,7 +21,7 @@ func parse(name string, r io.Reader, src source) (*Config, error) {
 	if err := e.expand(lex(name, text), 0); err != nil {
 		return nil, err
 	}
-	g := grouper{tokens: e.out, getenv: src.getenv}
+	g := grouper{tokens: e.out, getenv: src.getenv, warnings: new([]error)}
 	groups, err := g.serverBlocks()
 	if err != nil {
 		return nil, err
@@ -29,7 +29,12 @@ func parse(name string, r io.Reader, src source) (*Config, error) {
 	if len(groups) == 0 {
 		return nil, &Error{File: name, Line: 1, Err: reason("the Corefile has no server block")}
 	}
-	return build(&Config{File: name, Files: e.files}, groups)
+	c, err := build(&Config{File: name, Files: e.files}, groups)
+	if err != nil {
+		return nil, err
+	}
+	c.Warnings = *g.warnings
+	return c, nil
 }
 
 // build adds the groups to c as blocks.
@@ -76,7 +81,10 @@ func parseStatement(b *Block, s statement, seen map[string]token) error {
 	if err := s.words(); err != nil {
 		return err
 	}
-	if before, ok := seen[s.text]; ok && !repeatable(s.text) {
+	d, _ := directive(s.text)
+	if before, ok := seen[s.text]; ok && d.last {
+		s.warnf("given twice in this block, the last counts; first %s", before.seenFrom(s.token))
+	} else if ok && !d.repeats {
 		return s.errorf("given twice in this block, first %s", before.seenFrom(s.token))
 	}
 	seen[s.text] = s.token

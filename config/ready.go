@@ -2,7 +2,7 @@ package config
 
 const defaultReadyAddr = ":8181"
 
-// parseReady reads ready [HOST:PORT].
+// parseReady reads ready [HOST:PORT] and monitor.
 func parseReady(b *Block, s statement) error {
 	addr, err := listenArg(s, defaultReadyAddr)
 	if err != nil {
@@ -10,6 +10,21 @@ func parseReady(b *Block, s statement) error {
 	}
 	b.Ready = &Ready{Line: s.line, Addr: addr}
 	return s.eachOption(nil, func(o statement) error {
-		return o.unknown(nil, []string{"monitor"})
+		if o.text != "monitor" {
+			return o.unknown([]string{"monitor"}, nil)
+		}
+		return parseMonitor(o)
 	})
+}
+
+// parseMonitor reads how long readiness is looked at. Nothing that makes us
+// ready goes away but by SIGTERM, so that both words mean the same.
+func parseMonitor(o statement) error {
+	if err := o.arity(1, 1, "until-ready|continuously"); err != nil {
+		return err
+	}
+	if w := o.args[0].text; w != "until-ready" && w != "continuously" {
+		return o.errorf("%q is neither until-ready nor continuously", w)
+	}
+	return nil
 }

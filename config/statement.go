@@ -18,6 +18,19 @@ func (s statement) errorf(format string, args ...any) error {
 	return s.fail(reason(format, args...))
 }
 
+// warnf notes what has no effect.
+func (s statement) warnf(format string, args ...any) {
+	*s.warnings = append(*s.warnings, s.errorf(format, args...))
+}
+
+// surplus warns of arguments above most and takes them off.
+func (s *statement) surplus(most int) {
+	for _, a := range s.args[min(most, len(s.args)):] {
+		s.warnf("argument %q has no effect", a.text)
+	}
+	s.args = s.args[:min(most, len(s.args))]
+}
+
 func (s statement) fail(err error) error {
 	if s.option {
 		err = reason("%s: %v", s.text, err)
@@ -58,15 +71,20 @@ func (s statement) noBlock() error {
 }
 
 // eachOption calls parse for every option in the block of s and joins what
-// fails. An option is allowed once unless repeats says otherwise; nil means
-// that none repeats.
+// fails. Of an option that does not repeat, the last counts; of directives of
+// our own, a second one is refused. nil means that none repeats.
 func (s statement) eachOption(repeats func(name string) bool, parse func(o statement) error) error {
 	var errs []error
 	first := make(map[string]token)
 	for _, o := range s.block {
 		before, seen := first[o.text]
+		again := seen && (repeats == nil || !repeats(o.text))
+		d, _ := directive(s.directive)
+		if again && !d.own {
+			o.warnf("given twice, the last counts; first %s", before.seenFrom(o.token))
+		}
 		switch {
-		case seen && (repeats == nil || !repeats(o.text)):
+		case again && d.own:
 			errs = append(errs, o.errorf("given twice, first %s", before.seenFrom(o.token)))
 		case o.braced:
 			errs = append(errs, o.errorf("takes no block of options"))

@@ -15,6 +15,7 @@ type statement struct {
 	args      []token
 	braced    bool // a block follows, perhaps an empty one
 	block     []statement
+	warnings  *[]error // of the Corefile
 }
 
 // maxBlockDepth bounds blocks in blocks. Nothing that we know of goes deeper
@@ -26,6 +27,8 @@ const maxBlockDepth = 8
 type grouper struct {
 	tokens []token // what is left
 	getenv func(string) string
+
+	warnings *[]error
 }
 
 func (g *grouper) done() bool { return len(g.tokens) == 0 }
@@ -131,7 +134,7 @@ func (g *grouper) braces(directive string, depth int) ([]statement, error) {
 }
 
 func (g *grouper) statement(directive string, depth int) (statement, error) {
-	s := statement{token: g.next(), directive: directive, option: directive != ""}
+	s := statement{token: g.next(), directive: directive, option: directive != "", warnings: g.warnings}
 	if s.text == "{" {
 		return s, s.token.errorf("unexpected {: it has to stand on the line of what it belongs to")
 	}

@@ -150,6 +150,9 @@ func (d *daemon) use(ctx context.Context, cfg source) error {
 	}
 	d.replace(ctx, a)
 	resume(true)
+	for _, w := range cfg.Warnings {
+		d.log.Warn("configuration", "warning", w)
+	}
 	return nil
 }
 

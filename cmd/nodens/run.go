@@ -103,6 +103,9 @@ func check(e env) error {
 	if err := cfg.Overlap(f.dnsPort); err != nil {
 		return err
 	}
+	for _, w := range cfg.Warnings {
+		fmt.Fprintln(e.stderr, "warning:", w)
+	}
 	return cfg.Describe(e.stdout)
 }
 
