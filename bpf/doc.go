@@ -19,7 +19,8 @@
 //
 // # Order
 //
-// OpenRedirect early, since the canary is closed early at the end of a process
-// when its descriptor is low. Then listen, ask oneself, Attach, Alive. To stop:
+// OpenRedirect, listen, ask oneself, Attach, Alive. At the end of a process the
+// kernel closes the highest descriptor first: that is the canary's, so that who
+// sees a connection reset finds the daemon gone when it tries again. To stop:
 // Withdraw, drain, Close. Everything stays pinned until Teardown.
 package bpf

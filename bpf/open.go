@@ -48,7 +48,7 @@ func openVersion(cfg RedirectConfig, version int) (*Redirect, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redirect: %w", err)
 	}
-	bird, err := openCanary() // first: see the package's comment
+	bird, err := openCanary()
 	if err != nil {
 		return nil, fmt.Errorf("redirect: %w", err)
 	}

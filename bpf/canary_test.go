@@ -1,0 +1,25 @@
+package bpf
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Canaries lie above all that is opened after them, however low the limit is.
+func TestCanaryIsHighest(t *testing.T) {
+	var before unix.Rlimit
+	check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	t.Cleanup(func() { check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before)) })
+	for _, limit := range []uint64{before.Max, 256} {
+		check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: before.Max}))
+		for range 2 {
+			bird, err := openCanary()
+			check(t, err)
+			defer func() { check(t, bird.close()) }()
+			if top := min(limit, canaryDescriptor+1); bird.fd < int(top)-2 {
+				t.Errorf("descriptor %d with a limit of %d", bird.fd, limit)
+			}
+		}
+	}
+}
