@@ -7,7 +7,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: build run image manifest deploy test unit lab lint fuzz tidy-check generate generate-check deps vm bench bench-check bench-calls clean help
+.PHONY: build run image manifest deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill bench bench-check bench-calls clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ fuzz: ## run every fuzz target for FUZZCOUNT inputs
 
 vm: ## the daemon, netsetup and bpf on Debian's 6.1 kernel, in an emulated machine (as root)
 	GO=$(GO) ./test/vm/run.sh
+
+kill: ## kill, stop and replace the daemon under load, ten times each, and print how long look-ups took (as root)
+	$(GO) test -count=1 -timeout 20m ./test/kill -v -rounds 10
 
 bench: ## nodens, CoreDNS, unbound, dnsmasq and a floor side by side, in one run
 	$(GO) run ./test/bench

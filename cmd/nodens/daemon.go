@@ -20,6 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/supervise"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -48,6 +49,7 @@ type daemon struct {
 
 	resolvConf string // of the host
 	pidfile    pidFile
+	vitals     *vitals
 	state      state
 
 	reloads chan string // why; drained by follow
@@ -63,7 +65,7 @@ type daemon struct {
 }
 
 // newDaemon makes the parts that no configuration changes.
-func newDaemon(ctx context.Context, e env, f *flags, sample bool) (*daemon, error) {
+func newDaemon(ctx context.Context, e env, f *flags, sample bool, beats *supervise.Beats) (*daemon, error) {
 	level := new(slog.LevelVar)
 	d := &daemon{
 		flags: f, stdout: e.stdout, level: level,
@@ -97,6 +99,8 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool) (*daemon, erro
 	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
 	d.redirect = newRedirector(d.log, d.registry, workers, self)
 	d.redirect.podLogs = f.redirect.podLogs
+	d.vitals = &vitals{beats: beats, log: d.log}
+	d.redirect.vitals = d.vitals
 	d.pools.own = d.isOwn
 	d.pools.changed = d.askLoopProbe
 	return d, nil
@@ -125,6 +129,7 @@ func (d *daemon) steps(cfg source) []step {
 		{"set up addresses", d.ensureAddresses, d.removeAddresses},
 		{"prepare redirection", d.openRedirect(cfg), d.closeRedirect},
 		{"serve", func(ctx context.Context) error { return d.use(ctx, cfg) }, d.stopServing},
+		{"be supervised", nil, d.endVitals}, // begins when ready
 		{"ask ourselves", d.askOurselves, d.lameduck},
 		{"steer traffic", d.ensureRules, d.removeRules},
 		{"redirect sockets", d.startRedirect, d.withdrawRedirect},
@@ -261,11 +266,12 @@ func (d *daemon) stopServing(ctx context.Context) error {
 
 // becomeReady answers /ready, writes the PID file, and says on standard output
 // where we listen.
-func (d *daemon) becomeReady(context.Context) error {
-	if err := d.pidfile.write(d.flags.pidfile); err != nil {
+func (d *daemon) becomeReady(ctx context.Context) error {
+	if err := d.pidfile.write(d.flags.pidfile, d.vitals.beats.PID()); err != nil {
 		return err
 	}
 	d.state.ready.Store(true)
+	d.vitals.start(ctx, d.askAny)
 	var where []string
 	for _, a := range d.server.Addrs() {
 		where = append(where, a.String())
@@ -275,6 +281,11 @@ func (d *daemon) becomeReady(context.Context) error {
 	if err != nil { // a full disk is no reason not to serve
 		d.log.Warn("cannot say where we listen", "error", err)
 	}
+	return nil
+}
+
+func (d *daemon) endVitals(context.Context) error {
+	d.vitals.stop()
 	return nil
 }
 

@@ -47,6 +47,8 @@ type flags struct {
 
 	cacheSize int64 // octets; 0: from the cgroup's memory limit
 
+	supervise *bool // nil: not given
+
 	quiet, version, plugins bool
 }
 
@@ -63,7 +65,7 @@ var flagGroups = []group{
 	{"Host", []string{"setupinterface", "interfacename", "setupiptables", "syncinterval", "skipteardown", "pidfile"}},
 	{"Redirection", []string{"redirect", "redirect-target", "redirect-service", "redirect-fallback", "redirect-opt-out", "redirect-uplink", "redirect-heartbeat", "kubepods", "redirect-pin-dir", "pod-logs", "node-ip"}},
 	{"Cache", []string{"cache-size"}},
-	{"Other", []string{"quiet", "version", "plugins"}},
+	{"Other", []string{"supervise", "quiet", "version", "plugins"}},
 }
 
 // parseFlags parses the daemon's command line. Every flag may be written -x v,
@@ -105,6 +107,14 @@ func (f *flags) set() *flag.FlagSet {
 	fs.Func("cache-size", "`bytes` that cached answers may take, all zones together, with K, M or G as 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, at most 512M; 64M without a limit)", func(s string) (err error) {
 		f.cacheSize, err = parseBytes(s)
 		return err
+	})
+	fs.BoolFunc("supervise", "run in a process below this one, which is started again when it dies or hangs (default where redirection is not off)", func(s string) error {
+		on, err := strconv.ParseBool(s)
+		if err != nil {
+			return errors.New("want true or false")
+		}
+		f.supervise = &on
+		return nil
 	})
 	fs.BoolVar(&f.quiet, "quiet", false, "log warnings and errors only")
 	fs.BoolVar(&f.version, "version", false, "print the version and exit")

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
 
 	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/supervise"
 )
 
 // beatInterval is how often we ask ourselves: each time wakes a few threads, which
@@ -21,19 +23,21 @@ func beatInterval(heartbeat time.Duration) time.Duration {
 // keepBeating asks the targets one after the other, all workers of each in turn,
 // and beats with every answer, until ctx is done. Where one does not answer it
 // stays with that one and does not beat.
-func (r *redirector) keepBeating(ctx context.Context, b *bpf.Redirect, plan redirectPlan) {
+func (r *redirector) keepBeating(ctx context.Context, b *bpf.Redirect, plan redirectPlan, toSupervisor supervise.Report) {
 	probes, err := openProbes(plan, r.workers)
 	if err != nil {
 		r.log.Error("no heartbeat: pods ask the fallbacks", "error", err)
 		return
 	}
 	defer closeProbes(probes)
+	defer r.vitals.withdrawn()
 	interval := beatInterval(plan.settings.Heartbeat)
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for next := 0; ; {
 		if probes[next].Ask(interval) == nil {
 			b.Beat()
+			r.vitals.answered(toSupervisor) // after the kernel: it counts from a moment later
 			next = (next + 1) % len(probes)
 		} else {
 			r.metrics.missed.Inc()
@@ -44,6 +48,15 @@ func (r *redirector) keepBeating(ctx context.Context, b *bpf.Redirect, plan redi
 		case <-tick.C:
 		}
 	}
+}
+
+// supervised is what the supervisor has to know of the plan. The caller holds mu.
+func (r *redirector) supervised() supervise.Report {
+	report := supervise.Report{Cgroup: r.kubepods, Silence: cmp.Or(r.plan.settings.Heartbeat, bpf.DefaultHeartbeatTimeout)}
+	for _, s := range r.plan.services {
+		report.Targets = append(report.Targets, s.Target)
+	}
+	return report
 }
 
 func openProbes(plan redirectPlan, workers int) ([]*server.Prober, error) {

@@ -31,9 +31,12 @@ func main() {
 	signal.Ignore(syscall.SIGPIPE)
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP, syscall.SIGUSR1)
+	var told exitStatus
 	err := run(ctx, env{args: os.Args[1:], stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, signals: reload})
 	switch {
 	case err == nil:
+	case errors.As(err, &told):
+		os.Exit(int(told))
 	case errors.Is(err, errUsage), errors.Is(err, errUnexamined):
 		os.Exit(2)
 	default:

@@ -11,13 +11,14 @@ type pidFile struct {
 	file os.FileInfo
 }
 
-// write puts a new file in the place of path; an empty path asks for none.
-func (p *pidFile) write(path string) error {
+// write puts a new file with a process ID in the place of path; an empty path
+// asks for none.
+func (p *pidFile) write(path string, pid int) error {
 	if path == "" {
 		return nil
 	}
 	tmp := fmt.Sprintf("%s.%d", path, os.Getpid())
-	err := os.WriteFile(tmp, fmt.Appendln(nil, os.Getpid()), 0o644)
+	err := os.WriteFile(tmp, fmt.Appendln(nil, pid), 0o644)
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}

@@ -25,6 +25,7 @@ type redirector struct {
 	registry prometheus.Registerer
 	metrics  *redirectMetrics
 	gate     *server.Gate
+	vitals   *vitals
 	workers  int
 	identity string // of our answers to id.server
 	podLogs  string // directory
@@ -44,7 +45,7 @@ func newRedirector(log *slog.Logger, reg prometheus.Registerer, workers int, ide
 	gate := server.NewGate()
 	return &redirector{
 		log: log, registry: reg, gate: gate, workers: workers, identity: identity,
-		podLogs: defaultPodLogs, metrics: newRedirectMetrics(reg, gate),
+		podLogs: defaultPodLogs, vitals: &vitals{}, metrics: newRedirectMetrics(reg, gate),
 	}
 }
 
@@ -213,8 +214,8 @@ func (r *redirector) engage(ctx context.Context) error {
 		return err
 	}
 	r.metrics.set(stateOn, nil)
-	b, plan := r.bpf, r.plan
-	r.work.Go(func() { r.keepBeating(ctx, b, plan) })
+	b, plan, toSupervisor := r.bpf, r.plan, r.supervised()
+	r.work.Go(func() { r.keepBeating(ctx, b, plan, toSupervisor) })
 	for _, s := range r.plan.services {
 		r.log.Info("sockets are redirected", "service", s.VIP, "target", s.Target, "fallbacks", s.Fallbacks)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodens-dns/nodens/config"
 	"github.com/nodens-dns/nodens/doctor"
+	"github.com/nodens-dns/nodens/supervise"
 )
 
 // run is the program: a command, or the daemon until ctx is done.
@@ -42,7 +43,15 @@ func run(ctx context.Context, e env) error {
 	case f.plugins:
 		return printLine(e, strings.Join(config.DirectiveNames(), "\n"))
 	}
-	return serve(ctx, e, f, f.resolve())
+	sample := f.resolve()
+	beats, err := supervise.Attach(e.getenv)
+	switch {
+	case err != nil:
+		return err
+	case beats == nil && f.supervised(e, sample):
+		return supervisor(ctx, e, f)
+	}
+	return serve(ctx, e, f, sample, beats)
 }
 
 func printLine(e env, s string) error {
@@ -59,12 +68,14 @@ func helpIsNoError(err error) error {
 
 // serve runs the daemon: parse, climb the steps, follow what changes, and
 // undo the steps.
-func serve(ctx context.Context, e env, f *flags, sample bool) error {
+func serve(ctx context.Context, e env, f *flags, sample bool, beats *supervise.Beats) error {
 	// The parts are told to stop by their steps, in order, and not all at once.
-	d, err := newDaemon(context.WithoutCancel(ctx), e, f, sample)
+	d, err := newDaemon(context.WithoutCancel(ctx), e, f, sample, beats)
 	if err != nil {
 		return err
 	}
+	ctx, cancel := untilOrphaned(ctx, beats, d.log)
+	defer cancel()
 	cfg, err := d.files.read()
 	if err != nil {
 		return err

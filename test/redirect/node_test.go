@@ -54,11 +54,12 @@ func binary(t *testing.T) string {
 	return path
 }
 
-// args are the flags of a daemon on this node.
+// args are the flags of a daemon on this node. It has no supervisor, so that what
+// kills it kills it.
 func (n *node) args(more ...string) []string {
 	return append([]string{"-localip", vip, "-kubepods", n.Kubepods, "-redirect-pin-dir", n.pinDir,
 		"-redirect-heartbeat", "500ms",
-		"-metrics-listen-address", "0", "-kubednscm", ""}, more...)
+		"-metrics-listen-address", "0", "-kubednscm", "", "-supervise=false"}, more...)
 }
 
 // start starts nodens with its Corefile.

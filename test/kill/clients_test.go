@@ -1,0 +1,105 @@
+package kill
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// What each client does.
+const (
+	rate = 200 // look-ups a second, of both families
+	// lanes is how many look-ups it has under way at most.
+	lanes = 32
+)
+
+// client is a resolver at work in a pod.
+type client struct {
+	*lab.Process
+	name string
+}
+
+// startClients starts one client a pod.
+func (n *node) startClients(t *testing.T) []*client {
+	t.Helper()
+	lab.NeedTools(t, "gcc", "musl-gcc", "unshare")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var clients []*client
+	for _, c := range []struct {
+		name, program, env, options string
+	}{
+		{"musl", built(t, muslClient), "", ""},
+		{"glibc", built(t, glibcClient), "", ""},
+		{"go", self, envClient + "=go", ""},
+		{"tcp", self, envClient + "=go", "options use-vc\n"},
+	} {
+		etc := t.TempDir()
+		for file, text := range map[string]string{
+			"resolv.conf": "nameserver " + vip + "\n" + c.options, "hosts": "127.0.0.1 localhost\n", "nsswitch.conf": "hosts: files dns\n",
+		} {
+			lab.WriteFile(t, filepath.Join(etc, file), text)
+		}
+		p := n.addPod(t, c.name)
+		cmd := lab.Command{
+			Netns: p.netns, Cgroup: p.cgroup, Binds: map[string]string{"/etc": etc},
+			Args: []string{c.program, c.name + ".example", fmt.Sprint(rate), fmt.Sprint(lanes)},
+		}
+		if c.env != "" {
+			cmd.Env = []string{c.env}
+		}
+		clients = append(clients, &client{cmd.Start(t), c.name})
+	}
+	for _, c := range clients {
+		c.Out.Await(t, 0, `^started$`)
+	}
+	return clients
+}
+
+// result is what a client has to say of a round.
+type result struct {
+	count, failed int
+	longest       time.Duration
+	failures      []string
+}
+
+// endRound waits until what every client had under way has ended.
+func endRound(t *testing.T, clients []*client, marks []int) []result {
+	t.Helper()
+	for _, c := range clients {
+		c.Signal(t, syscall.SIGUSR1)
+	}
+	var results []result
+	for i, c := range clients {
+		var r result
+		var ms int
+		line := c.Out.Await(t, marks[i], `^round `)
+		if _, err := fmt.Sscanf(line, "round %d %d %d", &r.count, &r.failed, &ms); err != nil {
+			t.Fatalf("%s: %q: %v", c.name, line, err)
+		}
+		r.longest = time.Duration(ms) * time.Millisecond
+		for _, l := range strings.Split(c.Out.Text(), "\n")[marks[i]:] {
+			if strings.HasPrefix(l, "failed ") {
+				r.failures = append(r.failures, c.name+": "+l)
+			}
+		}
+		results = append(results, r)
+	}
+	return results
+}
+
+func marksOf(clients []*client) []int {
+	var marks []int
+	for _, c := range clients {
+		marks = append(marks, c.Out.Mark())
+	}
+	return marks
+}

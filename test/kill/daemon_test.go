@@ -1,0 +1,141 @@
+package kill
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// daemon is a supervisor and its workers.
+type daemon struct {
+	*lab.Process
+}
+
+// redirected is what a worker logs when it is in force.
+const redirected = "sockets are redirected"
+
+// start starts nodens in the memory cgroup and waits until pods are redirected
+// to it.
+func (n *node) start(t *testing.T, m *memory) *daemon {
+	t.Helper()
+	d := &daemon{lab.Command{Netns: n.Netns, Args: []string{
+		"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, m.dir, built(t, nodens),
+		"-conf", n.conf, "-localip", vip, "-metrics-listen-address", "0", "-redirect", "on", "-node-ip", nodeIP,
+		"-redirect-target", target, "-redirect-fallback", coreDNS, "-kubepods", n.kubepods, "-redirect-pin-dir", n.pinDir,
+	}}.Start(t)}
+	t.Cleanup(func() { d.finish(t) })
+	d.Err.Await(t, 0, redirected)
+	d.Out.Await(t, 0, ` listens on `)
+	return d
+}
+
+// finish leaves nobody behind.
+func (d *daemon) finish(t *testing.T) {
+	worker := d.worker()
+	select {
+	case <-d.Done():
+	default:
+		_ = unix.Kill(worker, unix.SIGCONT)
+		d.stop(t)
+	}
+	(&lab.Daemon{Process: d.Process}).CheckLog(t)
+	if t.Failed() {
+		t.Logf("log of nodens:\n%s", d.Err.Text())
+	}
+}
+
+// stop ends it by SIGTERM.
+func (d *daemon) stop(t *testing.T) {
+	t.Helper()
+	d.Signal(t, syscall.SIGTERM)
+	if status := d.Wait(t); status != 0 {
+		t.Errorf("nodens ended with status %d after SIGTERM", status)
+	}
+}
+
+// worker is the PID of the supervisor's one child, 0 while there is none.
+func (d *daemon) worker() int {
+	parent := fmt.Sprintf("\nPPid:\t%d\n", d.PID())
+	files, _ := filepath.Glob("/proc/[0-9]*/status")
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err == nil && bytes.Contains(text, []byte(parent)) && !bytes.Contains(text, []byte("\nState:\tZ")) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+			return pid
+		}
+	}
+	return 0
+}
+
+// signal sends a signal to the worker.
+func (d *daemon) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	pid := d.worker()
+	if pid == 0 {
+		t.Fatal("no worker")
+	}
+	if err := unix.Kill(pid, s); err != nil {
+		t.Fatalf("signal %v to worker %d: %v", s, pid, err)
+	}
+}
+
+// gone returns a channel that is closed when the worker has ended. It is waited
+// for by the supervisor.
+func (d *daemon) gone(t *testing.T) <-chan struct{} {
+	t.Helper()
+	fd, err := unix.PidfdOpen(d.worker(), 0)
+	if err != nil {
+		t.Fatalf("open worker: %v", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer unix.Close(fd)
+		for {
+			_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+			if err != unix.EINTR {
+				return
+			}
+		}
+	}()
+	return ended
+}
+
+// memoryOf is the resident memory of a process in KiB, and of it what is its own.
+func memoryOf(t *testing.T, pid int) (resident, anonymous int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		_, _ = fmt.Sscanf(line, "VmRSS: %d", &resident)
+		_, _ = fmt.Sscanf(line, "RssAnon: %d", &anonymous)
+	}
+	return resident, anonymous
+}
+
+// awaitRedirected waits for a worker that logs from mark on that it is in force.
+func (d *daemon) awaitRedirected(t *testing.T, mark int) {
+	t.Helper()
+	d.Err.Await(t, mark, redirected)
+}
+
+// pause lets time pass that is part of a fault.
+func pause(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case <-time.After(d):
+	case <-t.Context().Done():
+	}
+}

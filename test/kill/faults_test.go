@@ -1,0 +1,129 @@
+package kill
+
+import (
+	"cmp"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// fault is what is done to the daemon. It returns the one that is to go on.
+type fault struct {
+	name string
+	// away: pods are sent to the fallback meanwhile.
+	away bool
+	do   func(t *testing.T, n *node, m *memory, d *daemon) *daemon
+}
+
+var faults = []fault{
+	{"kill -9", true, func(t *testing.T, _ *node, _ *memory, d *daemon) *daemon {
+		mark := d.Err.Mark()
+		d.signal(t, syscall.SIGKILL)
+		d.awaitRedirected(t, mark)
+		return d
+	}},
+	{"SIGSTOP for ever", true, func(t *testing.T, _ *node, _ *memory, d *daemon) *daemon {
+		mark := d.Err.Mark()
+		d.signal(t, syscall.SIGSTOP)
+		d.awaitRedirected(t, mark)
+		return d
+	}},
+	{"SIGSTOP for a second", true, func(t *testing.T, _ *node, _ *memory, d *daemon) *daemon {
+		worker := d.worker()
+		mark := d.Err.Mark()
+		d.signal(t, syscall.SIGSTOP)
+		d.Err.Await(t, mark, "the worker is silent")
+		pause(t, time.Second)
+		d.signal(t, syscall.SIGCONT)
+		d.Err.Await(t, mark, "the worker beats again|"+redirected)
+		if now := d.worker(); now != worker {
+			t.Logf("worker %d was replaced by %d: the machine is slow", worker, now)
+		}
+		return d
+	}},
+	{"out of memory", true, func(t *testing.T, _ *node, m *memory, d *daemon) *daemon {
+		mark := d.Err.Mark()
+		m.exhaust(t, d.gone(t))
+		d.awaitRedirected(t, mark)
+		return d
+	}},
+	{"upgrade", false, func(t *testing.T, n *node, m *memory, d *daemon) *daemon {
+		next := n.start(t, m)
+		d.stop(t)
+		return next
+	}},
+}
+
+// TestFaults wants no look-up to fail whatever is done to the daemon, and prints
+// how long the longest took.
+func TestFaults(t *testing.T) {
+	n := newNode(t)
+	m := newMemory(t)
+	d := n.start(t, m)
+	clients := n.startClients(t)
+	supervisor, own := memoryOf(t, d.PID())
+	worker, _ := memoryOf(t, d.worker())
+	t.Logf("resident memory: supervisor %d KiB (%d its own), worker %d KiB", supervisor, own, worker)
+	endRound(t, clients, marksOf(clients)) // what it takes to get going
+	report(t, "no fault", clients, [][]result{endRound(t, clients, marksOf(clients))})
+	for _, f := range faults {
+		if *only != "" && f.name != *only {
+			continue
+		}
+		var all [][]result
+		for range *rounds {
+			atCoreDNS := n.atCoreDNS.Load()
+			marks := marksOf(clients)
+			d = f.do(t, n, m, d)
+			all = append(all, endRound(t, clients, marks))
+			if f.away && n.atCoreDNS.Load() == atCoreDNS {
+				t.Errorf("%s: nobody asked the fallback", f.name)
+			}
+			all = append(all, n.awaitDaemon(t, clients)...)
+		}
+		report(t, f.name, clients, all)
+	}
+	for _, c := range clients {
+		c.Kill()
+	}
+}
+
+// awaitDaemon waits until look-ups go through the daemon again. It returns what it
+// took.
+func (n *node) awaitDaemon(t *testing.T, clients []*client) (all [][]result) {
+	t.Helper()
+	before := n.atServer.Load()
+	for start := time.Now(); n.atServer.Load() == before; {
+		if time.Since(start) > lab.Patience {
+			t.Fatal("nobody asks the daemon any more")
+		}
+		all = append(all, endRound(t, clients, marksOf(clients)))
+	}
+	return all
+}
+
+// report prints the rounds of a fault and fails the test for each failure.
+func report(t *testing.T, name string, clients []*client, all [][]result) {
+	t.Helper()
+	for i, c := range clients {
+		var count, failed int
+		var longest []time.Duration
+		for _, round := range all {
+			r := round[i]
+			count, failed = count+r.count, failed+r.failed
+			longest = append(longest, r.longest)
+			for _, f := range r.failures[:min(len(r.failures), 5)] {
+				t.Errorf("%s: %s", name, f)
+			}
+		}
+		if count == 0 {
+			t.Errorf("%s: no look-ups by %s", name, c.name)
+		}
+		slices.SortFunc(longest, cmp.Compare)
+		t.Logf("%-20s %-5s %6d look-ups, %d failed, the longest took %v",
+			name, c.name, count, failed, longest[len(longest)-1])
+	}
+}
