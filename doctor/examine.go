@@ -116,6 +116,7 @@ type examination struct {
 	alive   []netip.AddrPort          // upstreams of the root zone that answer; likewise
 	search  []string                  // the node's search list; likewise
 	inForce RedirectState             // likewise
+	below   bool                      // redirection is in force for this process, too; likewise
 }
 
 // Examine looks at everything in cfg. Nothing that is found is an error.

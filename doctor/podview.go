@@ -97,9 +97,16 @@ func (e *examination) reach(ctx context.Context, p pod, addr netip.AddrPort) rea
 			r.plain, r.why = who, o.why()
 		},
 		func() { tcp = e.ask(ctx, p.place, "tcp", addr, chaos("id.server.")) },
-		func() { viaCgroup, r.tried = e.askRedirected(ctx, p, addr) },
+		func() {
+			if !e.below {
+				viaCgroup, r.tried = e.askRedirected(ctx, p, addr)
+			}
+		},
 	)
 	r.tcp = tcp.answered()
+	if e.below { // packets go the way of sockets for this process, and nothing tells of their own
+		r.tried, viaCgroup = true, reply{UDP: r.plain, TCP: r.tcp}
+	}
 	if r.tried {
 		r.redirected, r.tcp = viaCgroup.UDP, viaCgroup.TCP
 	}
@@ -168,6 +175,10 @@ func (e *examination) judgeReach(p pod, link podLinkInfo, r reach) {
 		e.fact(p.view, fmt.Sprintf("%s is answered by %s", r.addr, orNobody(r.who())))
 		return
 	case r.tried && (r.plain != r.redirected || r.redirected == ""):
+		e.judgeRedirected(p, r)
+	case e.below && isNodens(r.redirected):
+		e.fact(p.view, fmt.Sprintf("%s is answered by %s; by which way cannot be told from below the pods' cgroup", r.addr, r.redirected))
+	case e.below:
 		e.judgeRedirected(p, r)
 	case r.plain == "":
 		e.judgeLost(p, link, r)

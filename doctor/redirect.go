@@ -7,10 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -43,6 +47,7 @@ func (e *examination) examineRedirect() {
 		return
 	}
 	e.inForce = s
+	e.below = s.Attached && isBelow(e.Redirect.Cgroup)
 	switch {
 	case !s.Attached && e.Redirect.Mode == "on":
 		e.find(nodeView, "redirect-detached", fmt.Sprintf("redirection is on, and its programs are not attached (%s)", e.Redirect.PinDir))
@@ -101,20 +106,13 @@ func (e *examination) askRedirected(ctx context.Context, p pod, server netip.Add
 	return rep, true
 }
 
+// askBelow starts the second process.
 func (e *examination) askBelow(ctx context.Context, p pod, server netip.AddrPort) (rep reply, err error) {
-	if e.Redirect.Cgroup == "" {
-		return rep, errors.New("the pods' cgroup is not known (-kubepods)")
-	}
-	dir, err := os.MkdirTemp(e.Redirect.Cgroup, "nodens-doctor-")
+	cgroup, remove, err := newCgroup(e.Redirect.Cgroup)
 	if err != nil {
 		return rep, err
 	}
-	defer func() { err = errors.Join(err, os.Remove(dir)) }()
-	cgroup, err := os.Open(dir)
-	if err != nil {
-		return rep, err
-	}
-	defer cgroup.Close()
+	defer func() { err = errors.Join(err, remove()) }()
 	in, err := json.Marshal(order{server, e.Timeout})
 	if err != nil {
 		return rep, err
@@ -126,12 +124,48 @@ func (e *examination) askBelow(ctx context.Context, p pod, server netip.AddrPort
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
 	if err := p.do(cmd.Start); err != nil {
-		return rep, fmt.Errorf("start a process in %s: %w", filepath.Base(dir), err)
+		return rep, fmt.Errorf("start a process below the pods' cgroup: %w", err)
 	}
 	if err := cmd.Wait(); err != nil {
 		return rep, fmt.Errorf("%w: %s", err, errs.Bytes())
 	}
 	return rep, json.Unmarshal(out.Bytes(), &rep)
+}
+
+// newCgroup makes an empty cgroup below another.
+func newCgroup(below string) (dir *os.File, remove func() error, err error) {
+	if below == "" {
+		return nil, nil, errors.New("the pods' cgroup is not known (-kubepods)")
+	}
+	name, err := os.MkdirTemp(below, "nodens-doctor-")
+	if err != nil {
+		return nil, nil, err
+	}
+	if dir, err = os.Open(name); err != nil {
+		return nil, nil, errors.Join(err, os.Remove(name))
+	}
+	return dir, func() error { return errors.Join(dir.Close(), os.Remove(name)) }, nil
+}
+
+// isBelow tells whether this process is in a cgroup or below it. What
+// /proc/self/cgroup says depends on the cgroup namespace, so it is looked for.
+func isBelow(cgroup string) bool {
+	if cgroup == "" {
+		return false
+	}
+	found := errors.New("found")
+	own := strconv.Itoa(os.Getpid())
+	err := filepath.WalkDir(cgroup, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return nil // gone meanwhile
+		}
+		text, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		if err == nil && slices.Contains(strings.Fields(string(text)), own) {
+			return found
+		}
+		return nil
+	})
+	return errors.Is(err, found)
 }
 
 // judgeRedirected judges an address that sockets of pods are taken elsewhere

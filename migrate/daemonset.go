@@ -23,6 +23,7 @@ func (m *migration) daemonSet(o *object, c *container) {
 	m.probes(o, c, ready)
 	m.ports(o, c)
 	m.privileges(o, c)
+	m.redirect(o, c)
 	m.lock(o, c)
 	m.pidfile(o, c)
 	m.strategy(o)
@@ -144,12 +145,9 @@ func (m *migration) privileges(o *object, c *container) {
 	if context == nil {
 		context = pairs()
 	}
-	add := []string{"NET_BIND_SERVICE"}
-	if c.setsUp() {
-		add = []string{"NET_ADMIN", "NET_BIND_SERVICE"}
-	}
+	add := m.capabilities(c)
 	for _, a := range texts(context, "capabilities", "add") {
-		if !slices.Contains(add, a) {
+		if a = strings.TrimPrefix(a, "CAP_"); !slices.Contains(add, a) {
 			add = append(add, a)
 		}
 	}

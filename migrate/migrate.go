@@ -9,7 +9,8 @@ import (
 
 // Config says how to migrate.
 type Config struct {
-	Image string // of the new container
+	Image    string // of the new container
+	Redirect string // RedirectOff, RedirectAuto or RedirectOn
 
 	// Check tells why the daemon would not start with these arguments and this
 	// Corefile; nil: it would. Only the text counts if args is nil.

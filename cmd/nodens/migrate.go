@@ -19,12 +19,13 @@ const defaultImage = "ghcr.io/nodens-dns/nodens:latest"
 // errRefused says that something of a manifest will not work.
 var errRefused = errors.New("migrate: what is refused has to be changed first")
 
-const migrateUsage = `usage: nodens migrate [-image IMAGE] [-o yaml|report] FILE... (- is standard input)
+const migrateUsage = `usage: nodens migrate [-image IMAGE] [-redirect off|auto|on] [-o yaml|report] FILE...
 
-Reads the manifests of node-cache (NodeLocal DNSCache), its ConfigMap among
+Reads (- is standard input) the manifests of node-cache (NodeLocal DNSCache), its ConfigMap among
 them, and prints them as nodens wants them; the report of what stays, what
 changes and what is refused goes to standard error. With -o report only the
-report is printed, to standard output. No cluster is asked or changed.
+report is printed, to standard output. With -redirect the pods also get what
+redirection of sockets takes. No cluster is asked or changed.
 
 Exit status: 0 all of it will work; 1 something is refused, or an error;
 2 a wrong command line.
@@ -37,6 +38,14 @@ func migrateManifests(e env, stdin io.Reader) error {
 	fs.Usage = func() {}
 	image := fs.String("image", defaultImage, "")
 	format := fs.String("o", "yaml", "")
+	mode := ""
+	fs.Func("redirect", "", func(s string) error {
+		m, err := config.ParseRedirectMode(s)
+		if mode = string(m); m == config.RedirectOff {
+			mode = migrate.RedirectOff
+		}
+		return err
+	})
 	err := fs.Parse(e.args[1:])
 	if errors.Is(err, flag.ErrHelp) {
 		_, err := fmt.Fprint(e.stderr, migrateUsage)
@@ -50,7 +59,7 @@ func migrateManifests(e env, stdin io.Reader) error {
 	if err != nil {
 		return err
 	}
-	out, report, err := migrate.Run(migrate.Config{Image: *image, Check: checkStart}, files...)
+	out, report, err := migrate.Run(migrate.Config{Image: *image, Redirect: mode, Check: checkStart}, files...)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}

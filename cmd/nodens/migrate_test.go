@@ -33,7 +33,11 @@ func TestMigrate(t *testing.T) {
 	for _, in := range inputs {
 		name := strings.TrimSuffix(filepath.Base(in), ".yaml")
 		t.Run(name, func(t *testing.T) {
-			out, report, err := migrateFile(t, "", in)
+			var args []string
+			if strings.HasPrefix(name, "redirect-") {
+				args = []string{"-redirect", strings.TrimPrefix(name, "redirect-")}
+			}
+			out, report, err := migrateFile(t, "", append(args, in)...)
 			if (name == "refused") != errors.Is(err, errRefused) || err != nil && name != "refused" {
 				t.Fatalf("%v\n%s", err, report)
 			}
@@ -42,7 +46,7 @@ func TestMigrate(t *testing.T) {
 			if name == "refused" {
 				return
 			}
-			again, report, err := migrateFile(t, out, "-")
+			again, report, err := migrateFile(t, out, append(args, "-")...)
 			if err != nil || again != out || strings.Contains(report, "Changes:") || !strings.Contains(report, "its Corefile is accepted") {
 				t.Errorf("the second time: %v\n%s", err, report)
 			}
@@ -108,7 +112,7 @@ func TestMigrateErrors(t *testing.T) {
 			}
 		})
 	}
-	for _, args := range [][]string{nil, {"-o", "json", "-"}, {"-image", "", "-"}, {"-x"}} {
+	for _, args := range [][]string{nil, {"-o", "json", "-"}, {"-image", "", "-"}, {"-redirect", "maybe", "-"}, {"-x"}} {
 		if _, _, err := migrateFile(t, "", args...); !errors.Is(err, errUsage) {
 			t.Errorf("%q: %v", args, err)
 		}

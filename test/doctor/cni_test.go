@@ -73,6 +73,31 @@ func TestHealthyByRedirection(t *testing.T) {
 	}
 }
 
+// In a pod of nodens the cgroup hierarchy may be mounted read-only; but there
+// redirection is in force for doctor itself. Elsewhere it says what it cannot see.
+func TestReadOnlyCgroups(t *testing.T) {
+	t.Parallel()
+	w, flags := cniWorld(t, lab.RouteFIB)
+	flags = append(flags, "-redirect", "on")
+	w.start(t, flags...)
+	kubepods := filepath.Dir(w.podCgroup)
+	readOnly := []string{"sh", "-c", "mount --bind " + kubepods + " " + kubepods + " && mount -o remount,bind,ro " + kubepods + ` && exec "$@"`, "sh"}
+	args := append([]string{"-wait", "1s"}, flags...)
+
+	w.doctorCgroup = w.podCgroup
+	r := w.doctor(t, readOnly, nil, args...)
+	w.expect(t, r)
+	if len(r.Unexamined) > 0 || !hasFact(r, w.podPID, "by which way cannot be told") {
+		t.Errorf("not examined: %q; facts %+v", r.Unexamined, r.Facts)
+	}
+
+	w.doctorCgroup = ""
+	r = w.doctor(t, readOnly, nil, args...)
+	if len(r.Unexamined) == 0 || !strings.Contains(r.Unexamined[0], "read-only file system") {
+		t.Errorf("not examined: %q", r.Unexamined)
+	}
+}
+
 // What can go wrong with redirection.
 func TestRedirection(t *testing.T) {
 	t.Parallel()

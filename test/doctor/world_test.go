@@ -61,6 +61,7 @@ type world struct {
 	etc            string // what the node's processes see as /etc
 	podPID         string
 	podCgroup      string      // empty: the test's
+	doctorCgroup   string      // doctor's; empty: the test's
 	redirectFlags  []string    // of the daemon and of doctor, on a node with a CNI
 	daemon         *lab.Daemon // the last that was started
 
@@ -193,6 +194,7 @@ func (w *world) doctor(t *testing.T, wrap []string, files map[string]string, arg
 	t.Helper()
 	line := slices.Concat(wrap, []string{built(t), "doctor", "-o", "json", "-pod", w.podPID}, daemonFlags(), args)
 	c := w.command(line...)
+	c.Cgroup = w.doctorCgroup
 	c.Binds["/etc"] = w.etcWith(t, files)
 	for path, text := range files {
 		if !strings.HasPrefix(path, "/etc/") {
