@@ -1,0 +1,172 @@
+package directives
+
+import (
+	"encoding/hex"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// Both servers have addresses of their own that differ in the last octet, and
+// one upstream between them.
+const (
+	upstreamAddr = "127.0.0.53:53"
+	ours, theirs = "127.0.0.11", "127.0.0.12"
+)
+
+// pair is nodens and CoreDNS with the same Corefile.
+type pair struct {
+	*lab.Netns
+	daemon   *lab.Daemon
+	coreDNS  *lab.Process
+	upstream *lab.Upstream
+}
+
+// startPair starts both with a Corefile in which BIND stands for the address of
+// either, over IPv4 and IPv6.
+func startPair(t *testing.T, corefile string) *pair {
+	t.Helper()
+	coreDNS := lab.CoreDNS(t)
+	binary, err := buildDaemon()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pair{Netns: lab.NewNetns(t, "node")}
+	p.AddAddrs(t, "lo", "fd00::11/128", "fd00::12/128")
+	p.upstream = lab.StartUpstream(t, p.Netns, upstreamAddr, answer)
+	p.daemon = lab.StartDaemon(t, lab.DaemonOptions{Binary: binary, Netns: p.Netns, Corefile: bindTo(corefile, "11")})
+	conf := lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), bindTo(corefile, "12"))
+	p.coreDNS = lab.Command{Netns: p.Netns, Args: []string{coreDNS, "-conf", conf}}.Start(t)
+	p.coreDNS.Out.Await(t, 0, `^CoreDNS-`)
+	return p
+}
+
+func bindTo(corefile, octet string) string {
+	return strings.ReplaceAll(corefile, "BIND", "bind 127.0.0."+octet+" fd00::"+octet)
+}
+
+// question is one query and how it is asked.
+type question struct {
+	name    string
+	qtype   uint16
+	class   uint16 // 0: IN
+	tcp, v6 bool
+	bits    func(*dns.Msg)
+}
+
+func (q question) String() string {
+	return fmt.Sprintf("%s %s", q.name, dns.Type(q.qtype))
+}
+
+func (q question) msg() *dns.Msg {
+	m := lab.Query(q.name, q.qtype)
+	if q.class != 0 {
+		m.Question[0].Qclass = q.class
+	}
+	if q.bits != nil {
+		q.bits(m)
+	}
+	return m
+}
+
+// ask asks both and returns what they say.
+func (p *pair) ask(t *testing.T, q question) (our, their *dns.Msg) {
+	t.Helper()
+	network, hosts := "udp", [2]string{ours, theirs}
+	if q.tcp {
+		network = "tcp"
+	}
+	if q.v6 {
+		hosts = [2]string{"[fd00::11]", "[fd00::12]"}
+	}
+	return p.Ask(t, network, hosts[0]+":53", q.msg()), p.Ask(t, network, hosts[1]+":53", q.msg())
+}
+
+// gist is what has to be the same: rcode, truncation, the records of all
+// sections, EDE and NSID. Owner names are compared without case, records
+// without order, AA and the OPT record's own fields not at all.
+func gist(r *dns.Msg, ttls bool) string {
+	out := []string{dns.RcodeToString[r.Rcode]}
+	if r.Truncated {
+		out = append(out, "TC")
+	}
+	for i, section := range [][]dns.RR{r.Answer, r.Ns, r.Extra} {
+		var list []string
+		for _, rr := range section {
+			if rr.Header().Rrtype == dns.TypeOPT {
+				continue
+			}
+			rr = dns.Copy(rr)
+			if !ttls {
+				rr.Header().Ttl = 0
+			}
+			list = append(list, strings.ToLower(strings.Join(strings.Fields(rr.String()), " ")))
+		}
+		slices.Sort(list)
+		for _, s := range list {
+			out = append(out, []string{"answer", "authority", "additional"}[i]+" "+s)
+		}
+	}
+	return strings.Join(append(out, optionsOf(r)...), "\n  ")
+}
+
+func optionsOf(r *dns.Msg) []string {
+	var out []string
+	if opt := r.IsEdns0(); opt != nil {
+		for _, o := range opt.Option {
+			switch e := o.(type) {
+			case *dns.EDNS0_EDE:
+				out = append(out, fmt.Sprintf("EDE %d", e.InfoCode))
+			case *dns.EDNS0_NSID:
+				text, _ := hex.DecodeString(e.Nsid)
+				out = append(out, "NSID "+string(text))
+			}
+		}
+	}
+	return out
+}
+
+// scenario is a directive's Corefile and what is asked.
+type scenario struct {
+	name      string
+	corefile  string
+	questions []question
+	// differs has, by question, why nodens does not answer as CoreDNS does. A
+	// reason for answers that are the same is a mistake.
+	differs map[string]string
+}
+
+// check asks every question twice: a miss and, with cache, a hit.
+func (s scenario) check(t *testing.T) {
+	p := startPair(t, s.corefile)
+	used := make(map[string]bool)
+	for _, q := range s.questions {
+		for round := range 2 {
+			our, their := p.ask(t, q)
+			a, b := gist(our, round == 0), gist(their, round == 0)
+			why, listed := s.differs[q.String()]
+			switch {
+			case a == b:
+			case listed:
+				used[q.String()] = true
+			default:
+				t.Errorf("%v, round %d\nnodens\n  %s\nCoreDNS\n  %s", q, round, a, b)
+			}
+			if !slices.Equal(our.Question, their.Question) {
+				t.Errorf("%v: questions %v and %v", q, our.Question, their.Question)
+			}
+			_ = why
+		}
+	}
+	for q, why := range s.differs {
+		if !used[q] {
+			t.Errorf("%s: both answer the same, in spite of: %s", q, why)
+		}
+	}
+}
