@@ -45,7 +45,8 @@ type daemon struct {
 	files     *corefiles
 	host      *netsetup.Host // nil: we leave the host alone
 	stopHost  func()         // ends host's watch
-	stopGuard func()         // ends the watch over memory; nil: there is none
+	handOver  *handOver
+	stopGuard func() // ends the watch over memory; nil: there is none
 
 	resolvConf string // of the host
 	pidfile    pidFile
@@ -87,6 +88,7 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool, beats *supervi
 		return nil, err
 	}
 	d.store = cache.New(cache.Options{Bytes: d.budget(), Now: now})
+	d.handOver = newHandOver(f.cacheSnapshot, d.store, d.log)
 	d.metrics = newConfigMetrics(d.registry, d)
 	d.files = &corefiles{flags: f, sample: sample, getenv: e.getenv, warn: func(err error) {
 		d.log.Error("configuration", "error", err)
@@ -130,6 +132,7 @@ func (d *daemon) steps(cfg source) []step {
 		{"prepare redirection", d.openRedirect(cfg), d.closeRedirect},
 		{"serve", func(ctx context.Context) error { return d.use(ctx, cfg) }, d.stopServing},
 		{"be supervised", nil, d.endVitals}, // begins when ready
+		{"take over the cache", d.handOver.up, d.handOver.down},
 		{"ask ourselves", d.askOurselves, d.lameduck},
 		{"steer traffic", d.ensureRules, d.removeRules},
 		{"redirect sockets", d.startRedirect, d.withdrawRedirect},

@@ -45,7 +45,8 @@ type flags struct {
 
 	redirect redirectFlags
 
-	cacheSize int64 // octets; 0: from the cgroup's memory limit
+	cacheSize     int64  // octets; 0: from the cgroup's memory limit
+	cacheSnapshot string // file; empty: the cache is not handed over
 
 	supervise *bool // nil: not given
 
@@ -64,7 +65,7 @@ var flagGroups = []group{
 	{"Addresses and ports", []string{"localip", "dns.port", "p", "health-port", "prometheus-listen-address", "metrics-listen-address"}},
 	{"Host", []string{"setupinterface", "interfacename", "setupiptables", "syncinterval", "skipteardown", "pidfile"}},
 	{"Redirection", []string{"redirect", "redirect-target", "redirect-service", "redirect-fallback", "redirect-opt-out", "redirect-uplink", "redirect-heartbeat", "kubepods", "redirect-pin-dir", "pod-logs", "node-ip"}},
-	{"Cache", []string{"cache-size"}},
+	{"Cache", []string{"cache-size", "cache-snapshot"}},
 	{"Other", []string{"supervise", "quiet", "version", "plugins"}},
 }
 
@@ -116,6 +117,7 @@ func (f *flags) set() *flag.FlagSet {
 		f.supervise = &on
 		return nil
 	})
+	fs.StringVar(&f.cacheSnapshot, "cache-snapshot", "", "hand the cache on to the next process: in `file`, for one that starts when this one has ended, and over file.sock, for one that starts beside it; its directory, such as /run/nodens, must not be writable for others (default: every process starts with an empty cache)")
 	fs.BoolVar(&f.quiet, "quiet", false, "log warnings and errors only")
 	fs.BoolVar(&f.version, "version", false, "print the version and exit")
 	fs.BoolVar(&f.plugins, "plugins", false, "print the Corefile directives that are understood and exit")
