@@ -67,7 +67,7 @@ image: ## build the image IMAGE with buildah, for ARCHS, such as "amd64 arm64"
 manifest: ## render deploy/nodens.yaml from the chart
 	cd test/deploy && $(GO) test -count=1 -run '^TestManifest$$' . -update
 
-deploy: ## check chart, examples, manifest, image, alerts and dashboard (as root)
+deploy: deps ## check chart, examples, manifest, image, alerts and dashboard (as root)
 	cd test/deploy && $(GO) mod tidy -diff && $(GO) vet ./... && $(GO) test -count=1 -timeout 15m .
 
 clean: ## remove what was built

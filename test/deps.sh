@@ -7,7 +7,10 @@ missing=
 need() { # need COMMAND PACKAGE
 	PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
 }
+need buildah buildah
+need catatonit catatonit
 need clang-14 clang-14
+need curl curl
 need dig bind9-dnsutils
 need dnsmasq dnsmasq-base
 need gcc gcc
@@ -18,6 +21,8 @@ need musl-gcc musl-tools
 need nft nftables
 need nsenter util-linux
 need setpriv util-linux
+need podman podman
+need runc runc
 need unbound unbound
 
 [ -n "$missing" ] || exit 0

@@ -1,0 +1,283 @@
+package deploy
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// patience bounds every wait; nothing is judged by how long it takes.
+const patience = 2 * time.Minute
+
+// node is a network namespace in place of a node's.
+type node struct {
+	t    *testing.T
+	name string
+}
+
+// clusterDNS is the address of the upstream Service.
+const clusterDNS = "10.96.0.10"
+
+// newNode makes a namespace, and one beside it that has the cluster's DNS.
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n, cluster := newNamespace(t, "node"), newNamespace(t, "cluster")
+	n.run("ip", "link", "add", "up0", "type", "veth", "peer", "name", "node0", "netns", cluster.name)
+	n.run("ip", "address", "add", "10.0.0.7/24", "dev", "up0")
+	n.run("ip", "link", "set", "up0", "up")
+	cluster.run("ip", "address", "add", "10.0.0.1/24", "dev", "node0")
+	cluster.run("ip", "address", "add", clusterDNS+"/32", "dev", "lo")
+	cluster.run("ip", "link", "set", "node0", "up")
+	n.run("ip", "route", "add", clusterDNS, "via", "10.0.0.1")
+	cluster.serveCluster()
+	return n
+}
+
+func newNamespace(t *testing.T, what string) *node {
+	t.Helper()
+	n := &node{t: t, name: fmt.Sprintf("nodens-deploy-%d-%s-%s", os.Getpid(), t.Name(), what)}
+	if _, err := command(".", "ip", "netns", "add", n.name); err != nil {
+		skip(t, err.Error())
+	}
+	t.Cleanup(func() { _, _ = command(".", "ip", "netns", "del", n.name) })
+	n.run("ip", "link", "set", "lo", "up")
+	return n
+}
+
+// enter is a command line that runs args on the node. Unlike ip netns exec it
+// leaves /sys as it is.
+func (n *node) enter(args ...string) []string {
+	return append([]string{"nsenter", "--net=/run/netns/" + n.name}, args...)
+}
+
+func (n *node) try(args ...string) (string, error) {
+	line := n.enter(args...)
+	return command(".", line[0], line[1:]...)
+}
+
+func (n *node) run(args ...string) string {
+	n.t.Helper()
+	out, err := n.try(args...)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return out
+}
+
+// serveCluster starts the cluster's DNS: the daemon's embedded sample of a zone.
+func (n *node) serveCluster() {
+	n.t.Helper()
+	conf := writeFile(n.t, filepath.Join(n.t.TempDir(), "Corefile"), "cluster.local {\n bind "+clusterDNS+"\n sample\n}\n")
+	line := n.enter(nodens, "-conf", conf, "-basecorefile=")
+	cmd := exec.Command(line[0], line[1:]...)
+	ready, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if _, err := ready.Read(make([]byte, 1)); err != nil {
+		n.t.Fatalf("the cluster's DNS does not start: %v", err)
+	}
+}
+
+// podmanOn is podman for pods that have the node's network.
+type podmanOn struct {
+	*node
+	store *store
+	env   []string
+}
+
+func newPodman(s *store, n *node) *podmanOn {
+	conf := writeFile(s.t, filepath.Join(s.dir, "containers.conf"), "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1024:1024\"]\n")
+	return &podmanOn{node: n, store: s, env: append(os.Environ(), "CONTAINERS_CONF="+conf)}
+}
+
+func (p *podmanOn) podman(args ...string) (string, error) {
+	line := p.enter(append(append([]string{"podman"}, p.store.options...), append([]string{"--cgroup-manager", "cgroupfs", "--runtime", "runc"}, args...)...)...)
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Env = p.env
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if err != nil {
+		err = fmt.Errorf("podman %s: %w\n%s", strings.Join(args, " "), err, errs.String())
+	}
+	return out.String() + errs.String(), err
+}
+
+// play runs the pod of a manifest, as the kubelet would, and returns the ID of
+// its process once it serves. It is removed at the end of the test.
+func (p *podmanOn) play(all objects) (pid string) {
+	p.t.Helper()
+	file := writeFile(p.t, filepath.Join(p.t.TempDir(), "pod.yaml"), podManifest(p.t, all))
+	out, err := p.podman("kube", "play", file)
+	p.t.Cleanup(func() {
+		if p.t.Failed() {
+			logs, _ := p.podman("logs", "nodens-nodens")
+			p.t.Logf("log of the container:\n%s", logs)
+		}
+		_, _ = p.podman("pod", "rm", "--force", "--all")
+	})
+	if err != nil {
+		p.t.Fatalf("%v\n%s", err, out)
+	}
+	p.await("listening", func() bool {
+		logs, _ := p.podman("logs", "--tail", "1", "nodens-nodens")
+		return strings.Contains(logs, " listens on ")
+	})
+	pid, err = p.podman("inspect", "--format", "{{.State.Pid}}", "nodens-nodens")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return strings.TrimSpace(pid)
+}
+
+func (p *podmanOn) await(what string, done func() bool) {
+	p.t.Helper()
+	late := time.After(patience)
+	for tick := time.NewTicker(100 * time.Millisecond); !done(); {
+		select {
+		case <-tick.C:
+		case <-late:
+			p.t.Fatalf("not %s after %v", what, patience)
+		}
+	}
+}
+
+// podManifest is the DaemonSet's pod with what it takes from ConfigMaps, the
+// environment that the kubelet adds, and without what podman has no use for:
+// probes (the test asks them) and optional ConfigMaps.
+func podManifest(t *testing.T, all objects) string {
+	t.Helper()
+	d := get[*apps.DaemonSet](t, all)
+	spec := d.Spec.Template.Spec.DeepCopy()
+	c := &spec.Containers[0]
+	c.LivenessProbe, c.ReadinessProbe, c.Ports = nil, nil, nil
+	c.Env = append(c.Env, core.EnvVar{Name: "NODENS_UPSTREAM_SERVICE_HOST", Value: clusterDNS})
+	spec.HostNetwork = true // the test's namespace
+	var volumes []core.Volume
+	var maps string
+	for _, v := range spec.Volumes {
+		if v.ConfigMap != nil && v.ConfigMap.Optional != nil {
+			c.VolumeMounts = without(c.VolumeMounts, v.Name)
+			continue
+		}
+		if v.ConfigMap != nil {
+			maps += toYAML(t, all["ConfigMap/"+v.ConfigMap.Name]) + "---\n"
+		}
+		volumes = append(volumes, v)
+	}
+	spec.Volumes = volumes
+	return maps + toYAML(t, &core.Pod{
+		TypeMeta:   meta.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: meta.ObjectMeta{Name: "nodens", Labels: d.Spec.Template.Labels},
+		Spec:       *spec,
+	})
+}
+
+func without(mounts []core.VolumeMount, name string) (kept []core.VolumeMount) {
+	for _, m := range mounts {
+		if m.Name != name {
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}
+
+func toYAML(t *testing.T, o any) string {
+	t.Helper()
+	b, err := yaml.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+var testImage = []string{"--set", "image.repository=localhost/nodens,image.tag=test,image.pullPolicy=Never,config.upstreamServers=" + clusterDNS + ",config.lameduck=1s"}
+
+// digAnswer asks server for a name of the cluster.
+func (n *node) digAnswer(server string, options ...string) string {
+	n.t.Helper()
+	return strings.TrimSpace(n.run(append([]string{"dig", "@" + server, "+short", "+time=10", "+tries=3", "kubernetes.default.svc.cluster.local"}, options...)...))
+}
+
+// The rendered pod runs with the capabilities that it names, answers, is ready,
+// and leaves the node as it was.
+func TestPodmanHostNetwork(t *testing.T) {
+	s, n := newStore(t), newNode(t)
+	needRoot(t, "dig", "nft", "curl")
+	s.build(root, "localhost/nodens:test", "amd64")
+	p := newPodman(s, n)
+	all := mustTemplate(t, append(testImage, "--set", `config.localDns=169.254.20.10\,fd00:53::10,redirect.mode=off`)...)
+	before := n.run("ip", "address", "show", "dev", "lo")
+	pid := p.play(all)
+	for _, server := range []string{"169.254.20.10", "fd00:53::10"} {
+		for _, option := range []string{"+notcp", "+tcp"} {
+			if got := n.digAnswer(server, option); got != "10.96.0.1" {
+				t.Errorf("%s %s: answer %q", server, option, got)
+			}
+		}
+	}
+	_, c := pod(t, all)
+	for _, probe := range []*core.Probe{c.LivenessProbe, c.ReadinessProbe} {
+		url := fmt.Sprintf("http://%s:%d%s", probe.HTTPGet.Host, probe.HTTPGet.Port.IntVal, probe.HTTPGet.Path)
+		n.run("curl", "--fail", "--silent", "--show-error", "--max-time", "30", url)
+	}
+	checkStatus(t, pid, "0", 1<<12|1<<10) // CAP_NET_ADMIN, CAP_NET_BIND_SERVICE
+	if !strings.Contains(n.run("nft", "list", "tables"), "inet nodens") {
+		t.Error("there is no table inet nodens")
+	}
+	if _, err := p.podman("stop", "--time", "60", "nodens-nodens"); err != nil {
+		t.Fatal(err)
+	}
+	if after := n.run("ip", "address", "show", "dev", "lo"); after != before {
+		t.Errorf("addresses before:\n%s\nafter:\n%s", before, after)
+	}
+	if got := n.run("nft", "list", "tables"); got != "" {
+		t.Errorf("tables after: %s", got)
+	}
+}
+
+// For Cilium's local redirect the pod has no capability and no root.
+func TestPodmanLocalRedirect(t *testing.T) {
+	s, n := newStore(t), newNode(t)
+	needRoot(t, "dig")
+	s.build(root, "localhost/nodens:test", "amd64")
+	all := mustTemplate(t, append(testImage, "--values", examples+"/cilium-lrp.yaml")...)
+	spec, _ := pod(t, all)
+	for _, sysctl := range spec.SecurityContext.Sysctls { // as the kubelet does, in the pod's namespace
+		n.run("sh", "-c", `echo "$1" >"/proc/sys/$(echo "$0" | tr . /)"`, sysctl.Name, sysctl.Value)
+	}
+	pid := newPodman(s, n).play(all)
+	if got := n.digAnswer("10.0.0.7"); got != "10.96.0.1" {
+		t.Errorf("answer %q", got)
+	}
+	checkStatus(t, pid, "65532", 0)
+}
+
+// checkStatus looks at proc_pid_status(5): user, capabilities, and that neither
+// can grow.
+func checkStatus(t *testing.T, pid, uid string, caps uint64) {
+	t.Helper()
+	status := readFile(t, "/proc/"+pid+"/status")
+	hex := fmt.Sprintf("%016x", caps)
+	for field, want := range map[string]string{"Uid": uid + "\t.*", "CapBnd": hex, "CapEff": hex, "CapAmb": fmt.Sprintf("%016x", 0), "NoNewPrivs": "1", "Seccomp": "2"} {
+		if !regexp.MustCompile(`(?m)^` + field + `:\t` + want + `$`).MatchString(status) {
+			t.Errorf("%s is not %s in\n%s", field, want, status)
+		}
+	}
+}
