@@ -78,7 +78,7 @@ type Need struct {
 type HostState struct {
 	Missing  []netip.Addr // local IPs that are on no link
 	Problems []string     // what else is not as wanted
-	Drops    []string     // chains of others that drop by default
+	Drops    []string     // what of others drops their traffic, and why
 }
 
 // Holder is a socket on a port.

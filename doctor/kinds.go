@@ -55,7 +55,7 @@ func hostKinds() []Kind {
 	return []Kind{
 		{"host-drift", Warning, "The host is not as the daemon's flags want it.",
 			"A running nodens repairs this by itself; if it stays, its log says why. nodens status shows all of it."},
-		{"firewall-drops", Warning, "What this chain drops is dropped, whatever another table accepts.",
+		{"firewall-drops", Warning, "What this chain drops is dropped, whatever another table accepts, and nodens adds no rules of its own there.",
 			"Let the local addresses pass in that chain; see docs/host.md."},
 		{"conntrack-full", Warning, "Once the connection tracking table is full, the kernel drops new flows: DNS from pods to CoreDNS among them.",
 			"Raise net.netfilter.nf_conntrack_max, or find who opens so many flows (conntrack -L)."},

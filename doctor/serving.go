@@ -41,7 +41,7 @@ func (e *examination) hostState(ctx context.Context) HostState {
 		e.find(nodeView, "host-drift", p)
 	}
 	for _, c := range s.Drops {
-		e.find(nodeView, "firewall-drops", fmt.Sprintf("%s drops by default", c))
+		e.find(nodeView, "firewall-drops", c)
 	}
 	return s
 }

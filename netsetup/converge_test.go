@@ -530,7 +530,7 @@ func TestWatchRestores(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("Watch: %v", err)
 		}
-		if n, err := testutil.GatherAndCount(registry, "nodens_netsetup_repairs_total"); n != 2 || err != nil {
+		if n, err := testutil.GatherAndCount(registry, "nodens_netsetup_repairs_total"); n != 3 || err != nil {
 			t.Errorf("%d series of repairs, %v", n, err)
 		}
 		if got := testutil.ToFloat64(h.metrics.fallbackLo) == 1; got != (m.name == "lo") {
@@ -612,9 +612,14 @@ func TestStatusTells(t *testing.T) {
 	other := newHost(t, ns.config(modes[1], ""))
 	s, err = other.Status(t.Context())
 	check(t, err)
-	want := "address 169.254.20.10: on lo\naddress fd00:53::10: on lo\nrules: table inet nodens\nnote: chain inet firewall INPUT drops by default\n"
-	if !s.OK() || s.String() != want {
-		t.Errorf("status:\n%s\nwant:\n%s", s, want)
+	want := "address 169.254.20.10: on lo\naddress fd00:53::10: on lo\nrules: table inet nodens\naccepts: %s\n"
+	for _, accepts := range []string{"missing or wrong in chain inet firewall INPUT", "in inet firewall INPUT"} {
+		if want := fmt.Sprintf(want, accepts); s.String() != want || s.OK() != (s.Accepts.Problem == "") {
+			t.Errorf("status:\n%s\nwant:\n%s", s, want)
+		}
+		must(t, h.EnsureAccepts)
+		s, err = other.Status(t.Context())
+		check(t, err)
 	}
 	check(t, h.Close())
 	if s, err = other.Status(t.Context()); err != nil || !strings.Contains(s.Rules.Problem, "nodens-g1 is missing") {

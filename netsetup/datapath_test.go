@@ -109,15 +109,20 @@ func serve(local netip.AddrPort, name string) (close func(), err error) {
 
 // ask returns who answers on ip, asked from ns.
 func (ns *namespace) ask(network string, ip netip.Addr) string {
+	return ns.askWithin(5*time.Second, network, netip.AddrPortFrom(ip, DefaultDNSPort))
+}
+
+// askWithin returns an error's text for an answer that has not come in time.
+func (ns *namespace) askWithin(timeout time.Duration, network string, to netip.AddrPort) string {
 	answer := make([]byte, 512)
 	n := 0
 	err := inNetNS(ns.fd, func() error {
-		c, err := net.DialTimeout(network, netip.AddrPortFrom(ip, DefaultDNSPort).String(), 5*time.Second)
+		c, err := net.DialTimeout(network, to.String(), timeout)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
 			return err
 		}
 		if _, err := io.WriteString(c, "question"); err != nil {

@@ -16,6 +16,7 @@ type predecessor struct {
 	linkAddrs []netip.Addr            // what was on the link then
 	lo        map[netip.Addr]addrMark // of the addresses on lo
 	rules     string                  // generation of the table; "": none
+	accepts   string                  // of the accept rules in foreign chains; "": none
 }
 
 // rememberLink is called before the link's mark is overwritten.

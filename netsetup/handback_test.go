@@ -111,6 +111,27 @@ func TestRemovesAfterPredecessor(t *testing.T) {
 	}
 }
 
+// A newer process that is killed hands nothing back, but its marks keep the
+// older one from nothing either.
+func TestTakesBackFromKilled(t *testing.T) {
+	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
+		older := newHost(t, ns.config(m, "g1"))
+		must(t, older.ensureBoth)
+		before := ns.state(t)
+		cfg := ns.config(m, "g2")
+		cfg.Addrs = []netip.Addr{bothFamilies[0], netip.MustParseAddr("fd00:53::11")}
+		newer := newHost(t, cfg)
+		must(t, newer.ensureBoth)
+		check(t, newer.Close())
+		if older.repair(true, true) {
+			t.Error("repair failed")
+		}
+		if got := ns.state(t); got != before {
+			t.Errorf("the older one has:\n%s\nbefore:\n%s", got, before)
+		}
+	})
+}
+
 // The predecessor ends between the look at its presence and the mark: it has
 // read a foreign mark, so the newer one removes.
 func TestPredecessorEndsMeanwhile(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -51,7 +52,7 @@ type Config struct {
 	Registerer prometheus.Registerer // nil: no metrics
 
 	// OnError is told of every repair by Watch that failed: object is
-	// "addresses" or "rules". It is called from Watch's goroutine. May be nil.
+	// "addresses", "rules" or "accepts". It is called from Watch's goroutine. May be nil.
 	OnError func(object string, err error)
 
 	linkType string // link type in place of dummy, for tests; empty: dummyLink
@@ -122,6 +123,13 @@ type Host struct {
 	saidLo    bool       // the fallback to lo was logged
 	live      *live      // nil unless a service address needs it
 
+	wantAccepts bool            // the same of EnsureAccepts and RemoveAccepts
+	saidDrops   map[string]bool // of foreign chains: what was logged
+
+	// followed are the foreign chains whose rules decide whether we need some
+	// there. Watch reads it without the lock.
+	followed atomic.Pointer[map[tableID][]string]
+
 	adopted map[string]string // object → the other generation that has it, as logged
 	present map[string]int    // object → socket that holds our presenceName
 	before  predecessor
@@ -136,7 +144,7 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network setup: %w", err)
 	}
-	h := &Host{cfg: cfg, log: cfg.Logger, localIPs: cfg.localIPs(), adopted: make(map[string]string), present: make(map[string]int)}
+	h := &Host{cfg: cfg, log: cfg.Logger, localIPs: cfg.localIPs(), adopted: make(map[string]string), present: make(map[string]int), saidDrops: make(map[string]bool)}
 	if h.metrics, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("network setup: register metrics: %w", err)
 	}
@@ -162,9 +170,10 @@ func (h *Host) mayEnsure(ctx context.Context) error {
 func (h *Host) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.wantAddrs, h.wantRules = false, false
+	h.wantAddrs, h.wantRules, h.wantAccepts = false, false, false
 	h.withdraw(objectAddresses)
 	h.withdraw(objectRules)
+	h.withdraw(objectAccepts)
 	return errors.Join(h.closeLive(), h.kernel.Close())
 }
 

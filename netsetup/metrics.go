@@ -10,12 +10,14 @@ import (
 const (
 	objectAddresses = "addresses"
 	objectRules     = "rules"
+	objectAccepts   = "accepts"
 )
 
 type metrics struct {
-	fallbackLo prometheus.Gauge
-	repairs    *prometheus.CounterVec
-	errors     *prometheus.CounterVec
+	fallbackLo   prometheus.Gauge
+	foreignDrops prometheus.Gauge
+	repairs      *prometheus.CounterVec
+	errors       *prometheus.CounterVec
 }
 
 // newMetrics registers with reg unless it is nil.
@@ -24,6 +26,10 @@ func newMetrics(reg prometheus.Registerer) (metrics, error) {
 		fallbackLo: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "nodens_netsetup_fallback_lo",
 			Help: "1 while the local IPs are on lo because the kernel has no dummy driver.",
+		}),
+		foreignDrops: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "nodens_netsetup_foreign_drops",
+			Help: "Chains of others that drop the local IPs' traffic and cannot be given accept rules.",
 		}),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nodens_netsetup_repairs_total",
@@ -34,12 +40,12 @@ func newMetrics(reg prometheus.Registerer) (metrics, error) {
 			Help: "Checks and repairs by the watch that failed.",
 		}, []string{"object"}),
 	}
-	for _, object := range []string{objectAddresses, objectRules} {
+	for _, object := range []string{objectAddresses, objectRules, objectAccepts} {
 		m.repairs.WithLabelValues(object)
 		m.errors.WithLabelValues(object)
 	}
 	if reg == nil {
 		return m, nil
 	}
-	return m, errors.Join(reg.Register(m.fallbackLo), reg.Register(m.repairs), reg.Register(m.errors))
+	return m, errors.Join(reg.Register(m.fallbackLo), reg.Register(m.foreignDrops), reg.Register(m.repairs), reg.Register(m.errors))
 }

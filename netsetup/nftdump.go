@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -16,6 +17,7 @@ import (
 // expressions that it does not know, socket among them, which would hide drift.
 type dumpedRule struct {
 	chain    string
+	handle   uint64
 	exprs    []dumpedExpr
 	userData []byte
 }
@@ -27,11 +29,20 @@ type dumpedExpr struct {
 
 // dumpRules returns the rules of a table of family inet in order, none where
 // the table does not exist.
-func (h *Host) dumpRules(table string) (rules []dumpedRule, err error) {
-	msg, err := tableMessage(unix.NFT_MSG_GETRULE, netlink.Dump,
-		netlink.Attribute{Type: unix.NFTA_RULE_TABLE, Data: append([]byte(table), 0)})
+func (h *Host) dumpRules(table string) ([]dumpedRule, error) {
+	return h.dumpRulesOf(tableID{nftables.TableFamilyINet, table}, "")
+}
+
+// dumpRulesOf is dumpRules for any family, and for one chain unless that is
+// empty.
+func (h *Host) dumpRulesOf(table tableID, chain string) (rules []dumpedRule, err error) {
+	attrs := []netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: append([]byte(table.name), 0)}}
+	if chain != "" {
+		attrs = append(attrs, netlink.Attribute{Type: unix.NFTA_RULE_CHAIN, Data: append([]byte(chain), 0)})
+	}
+	msg, err := familyMessage(table.family, unix.NFT_MSG_GETRULE, netlink.Dump, attrs...)
 	if err != nil {
-		return nil, fmt.Errorf("read rules of table inet %s: %w", table, err)
+		return nil, fmt.Errorf("read rules of table %s: %w", table, err)
 	}
 	err = h.withNetfilter(func(c *netlink.Conn) error {
 		replies, err := c.Execute(msg)
@@ -51,7 +62,7 @@ func (h *Host) dumpRules(table string) (rules []dumpedRule, err error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read rules of table inet %s: %w", table, err)
+		return nil, fmt.Errorf("read rules of table %s: %w", table, err)
 	}
 	return rules, nil
 }
@@ -61,6 +72,9 @@ func parseRule(data []byte) (dumpedRule, error) {
 	r := dumpedRule{
 		chain:    cString(attribute(data, unix.NFTA_RULE_CHAIN)),
 		userData: attribute(data, unix.NFTA_RULE_USERDATA),
+	}
+	if b := attribute(data, unix.NFTA_RULE_HANDLE); len(b) == 8 {
+		r.handle = binary.BigEndian.Uint64(b)
 	}
 	elems, err := netlink.UnmarshalAttributes(attribute(data, unix.NFTA_RULE_EXPRESSIONS))
 	if err != nil {
@@ -105,6 +119,9 @@ func (e dumpedExpr) is(want expr.Any) (bool, error) {
 	w, err := parseExpr(b)
 	if err != nil || w.name != e.name {
 		return false, err
+	}
+	if w.name == "counter" { // what it has counted is no drift
+		return true, nil
 	}
 	return sameAttributes(e.data, w.data)
 }
@@ -161,6 +178,10 @@ func cString(b []byte) string { return string(bytes.TrimRight(b, "\x00")) }
 // tableMessage is a message on family inet, for what the library has no call
 // for.
 func tableMessage(msgType int, flags netlink.HeaderFlags, attrs ...netlink.Attribute) (netlink.Message, error) {
+	return familyMessage(nftables.TableFamilyINet, msgType, flags, attrs...)
+}
+
+func familyMessage(family nftables.TableFamily, msgType int, flags netlink.HeaderFlags, attrs ...netlink.Attribute) (netlink.Message, error) {
 	body, err := netlink.MarshalAttributes(attrs)
 	if err != nil {
 		return netlink.Message{}, err
@@ -170,7 +191,7 @@ func tableMessage(msgType int, flags netlink.HeaderFlags, attrs ...netlink.Attri
 			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msgType),
 			Flags: netlink.Request | flags,
 		},
-		Data: append(nfGenMsg(unix.NFPROTO_INET, 0), body...),
+		Data: append(nfGenMsg(byte(family), 0), body...),
 	}, nil
 }
 
@@ -203,4 +224,10 @@ func (h *Host) withNetfilter(f func(*netlink.Conn) error) error {
 		return err
 	}
 	return errors.Join(f(conn), conn.Close())
+}
+
+// firstString ends at the first NUL.
+func firstString(b []byte) string {
+	s, _, _ := bytes.Cut(b, []byte{0})
+	return string(s)
 }

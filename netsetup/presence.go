@@ -8,7 +8,7 @@ import (
 )
 
 // presenceName is the abstract unix address that a generation holds for as long
-// as it wants an object: "addresses" or "rules". Abstract names are per network
+// as it wants an object: "addresses", "rules" or "accepts". Abstract names are per network
 // namespace, and the kernel drops one however its process ends.
 func presenceName(object string, m addrMark) string {
 	return fmt.Sprintf("@%s-%s-%06x", tableName, object, uint32(m)&0xffffff)
@@ -56,6 +56,15 @@ func (h *Host) isPresent(object string, m addrMark) bool {
 	err = unix.Connect(fd, &unix.SockaddrUnix{Name: presenceName(object, m)})
 	// A security module may deny the connection, but only to what is there.
 	return err == nil || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
+}
+
+// ifPresent returns generation if a process of it wants the object, else "": the
+// marks of one that was killed hold nobody back.
+func (h *Host) ifPresent(object, generation string) string {
+	if generation == "" || !h.isPresent(object, markOf(generation)) {
+		return ""
+	}
+	return generation
 }
 
 // unixSocket makes a datagram socket, whose connection is nothing that the peer

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -48,10 +49,9 @@ import (
 //
 // # Other tables
 //
-// There is no accept rule, since it would have no effect: accept ends only the
-// chain that says it, and a later chain of another table can still drop. A host
-// firewall that drops by default must itself let the local IPs pass, untracked
-// packets included; Status names such chains.
+// There is no accept rule here, since it would have no effect: accept ends only
+// the chain that says it, and a later chain of another table can still drop. See
+// EnsureAccepts.
 func (h *Host) EnsureRules(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -161,11 +161,16 @@ type tableInfo struct {
 	flags  uint32
 }
 
-func (h *Host) readTable(name string) (info tableInfo, err error) {
-	msg, err := tableMessage(unix.NFT_MSG_GETTABLE, 0,
-		netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: append([]byte(name), 0)})
+func (h *Host) readTable(name string) (tableInfo, error) {
+	return h.readTableOf(tableID{nftables.TableFamilyINet, name})
+}
+
+// readTableOf is readTable for any family.
+func (h *Host) readTableOf(id tableID) (info tableInfo, err error) {
+	msg, err := familyMessage(id.family, unix.NFT_MSG_GETTABLE, 0,
+		netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: append([]byte(id.name), 0)})
 	if err != nil {
-		return info, fmt.Errorf("read nftables table inet %s: %w", name, err)
+		return info, fmt.Errorf("read nftables table %s: %w", id, err)
 	}
 	err = h.withNetfilter(func(c *netlink.Conn) error {
 		replies, err := c.Execute(msg)
@@ -184,7 +189,7 @@ func (h *Host) readTable(name string) (info tableInfo, err error) {
 		return tableInfo{}, nil
 	}
 	if err != nil {
-		return info, fmt.Errorf("read nftables table inet %s: %w", name, err)
+		return info, fmt.Errorf("read nftables table %s: %w", id, err)
 	}
 	return info, nil
 }

@@ -148,19 +148,8 @@ const (
 
 // jumpOn jumps to target if the address in the IP header is ip.
 func jumpOn(ip netip.Addr, field addrField, target string) rule {
-	family, offset, size := byte(unix.NFPROTO_IPV4), uint32(12), uint32(4)
-	if ip.Is6() {
-		family, offset, size = unix.NFPROTO_IPV6, 8, 16
-	}
-	if field == addrDst {
-		offset += size
-	}
-	return rule{exprs: append([]expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ip.AsSlice()},
-	}, verdict(expr.VerdictJump, target)...)}
+	match := append(familyIs(ip), addrIs(ip, field)...)
+	return rule{exprs: append(match, verdict(expr.VerdictJump, target)...)}
 }
 
 // socketIs matches a packet for which the kernel finds a socket of that

@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-
-	"github.com/google/nftables"
 )
 
 // Status is what the kernel has, compared with the Config. Generations and
@@ -18,10 +16,10 @@ type Status struct {
 	Generation string          `json:"generation,omitempty"` // that the link is marked with
 	Addresses  []AddressStatus `json:"addresses"`
 	Rules      RulesStatus     `json:"rules"`
+	Accepts    AcceptsStatus   `json:"accepts"`
 
-	// ForeignDrops are base chains of other nftables tables that drop by
-	// default at input or output, and so need a rule for the local IPs.
-	ForeignDrops []string `json:"foreignDrops,omitempty"`
+	// ForeignDrops are what of others drops the local IPs' traffic.
+	ForeignDrops []ForeignDrop `json:"foreignDrops,omitempty"`
 }
 
 // AddressStatus tells of one local IP.
@@ -41,7 +39,7 @@ type RulesStatus struct {
 
 // OK says whether everything is as wanted. ForeignDrops are not judged.
 func (s Status) OK() bool {
-	return s.Rules.Problem == "" && !slices.ContainsFunc(s.Addresses, func(a AddressStatus) bool { return a.Problem != "" })
+	return s.Rules.Problem == "" && s.Accepts.Problem == "" && !slices.ContainsFunc(s.Addresses, func(a AddressStatus) bool { return a.Problem != "" })
 }
 
 // String has a line per address and one for the rules.
@@ -51,8 +49,9 @@ func (s Status) String() string {
 		fmt.Fprintf(&b, "address %s: %s\n", a.Address, orOK(a.Problem, "on "+a.Link))
 	}
 	fmt.Fprintf(&b, "rules: %s\n", orOK(s.Rules.Problem, "table inet "+tableName))
-	for _, name := range s.ForeignDrops {
-		fmt.Fprintf(&b, "note: chain %s drops by default\n", name)
+	fmt.Fprintf(&b, "accepts: %s\n", orOK(s.Accepts.Problem, s.Accepts.where()))
+	for _, d := range s.ForeignDrops {
+		fmt.Fprintf(&b, "note: %s %s\n", d.What, d.Why)
 	}
 	return b.String()
 }
@@ -72,7 +71,7 @@ func (h *Host) Status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	var s Status
-	err := errors.Join(h.readLink(&s), h.readAddresses(&s), h.readRules(&s), h.readForeignDrops(&s))
+	err := errors.Join(h.readLink(&s), h.readAddresses(&s), h.readRules(&s), h.readAccepts(&s))
 	return s, err
 }
 
@@ -176,40 +175,4 @@ func (h *Host) judgeLive(cfg Config, guard bool) (problem string, err error) {
 		problem = "table inet " + name + " is missing: no process runs, or the kernel is older than 5.12"
 	}
 	return problem, err
-}
-
-// readForeignDrops looks at every family's filter chains of the host's own
-// traffic.
-func (h *Host) readForeignDrops(s *Status) error {
-	conn, err := h.nft()
-	if err != nil {
-		return err
-	}
-	chains, err := conn.ListChains()
-	if err != nil {
-		return fmt.Errorf("read nftables chains: %w", err)
-	}
-	for _, c := range chains {
-		if c.Hooknum == nil || c.Policy == nil || *c.Policy != nftables.ChainPolicyDrop {
-			continue
-		}
-		if family := familyName(c.Table.Family); family != "" && (*c.Hooknum == *nftables.ChainHookInput || *c.Hooknum == *nftables.ChainHookOutput) {
-			s.ForeignDrops = append(s.ForeignDrops, family+" "+c.Table.Name+" "+c.Name)
-		}
-	}
-	return nil
-}
-
-// familyName is "" for a family whose chains the host's IP traffic does not
-// pass.
-func familyName(f nftables.TableFamily) string {
-	switch f {
-	case nftables.TableFamilyINet:
-		return "inet"
-	case nftables.TableFamilyIPv4:
-		return "ip"
-	case nftables.TableFamilyIPv6:
-		return "ip6"
-	}
-	return ""
 }

@@ -28,7 +28,8 @@ func Teardown(ctx context.Context, cfg Config) error {
 	}
 	h.mu.Lock()
 	err = errors.Join(
-		h.deleteTable(func(string) bool { return true }),
+		h.deleteTable(everyGeneration),
+		h.rewriteAccepts("", everyGeneration),
 		h.deleteLink(func(string) bool { return true }),
 		h.deleteFromLo(addrMark.ours),
 		h.reportLiveTables(),

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -20,9 +21,10 @@ const (
 	retryAfter = time.Second
 )
 
-// Watch repairs what EnsureAddresses and EnsureRules were called for until ctx
-// ends, then returns nil. It acts on the kernel's notifications about our link,
-// our addresses and our tables, and checks everything each SyncInterval. A
+// Watch repairs what EnsureAddresses, EnsureAccepts and EnsureRules were called
+// for until ctx ends, then returns nil. It acts on the kernel's notifications about our link,
+// our addresses, our tables and the chains of others that could drop our
+// traffic, and checks everything each SyncInterval. A
 // repair that fails is logged, counted, told to Config.OnError and repeated.
 // Watch fails only if the notifications cannot be had. One Watch per Host.
 func (h *Host) Watch(ctx context.Context) error {
@@ -100,10 +102,30 @@ func (h *Host) concernsAddresses(m netlink.Message) bool {
 }
 
 // concernsRules accepts messages about our tables: in those about tables,
-// chains, rules and sets alike, attribute 1 names the table.
+// chains, rules and sets alike, attribute 1 names the table. Of other tables it
+// accepts what can change whether a chain drops our traffic.
 func (h *Host) concernsRules(m netlink.Message) bool {
 	name := cString(attribute(m.Data, unix.NFTA_TABLE_NAME))
-	return name == tableName || name == h.liveName()
+	return name == tableName || name == h.liveName() || h.concernsAccepts(name, m)
+}
+
+func (h *Host) concernsAccepts(table string, m netlink.Message) bool {
+	followed := h.followed.Load()
+	if followed == nil || len(m.Data) == 0 {
+		return false
+	}
+	id := tableID{nftables.TableFamily(m.Data[0]), table}
+	switch m.Header.Type & 0xff {
+	case unix.NFT_MSG_NEWTABLE: // perhaps no longer dormant
+		return familyName(id.family) != ""
+	case unix.NFT_MSG_NEWCHAIN:
+		return familyName(id.family) != "" && attribute(m.Data, unix.NFTA_CHAIN_HOOK) != nil
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		return slices.Contains((*followed)[id], cString(attribute(m.Data, unix.NFTA_RULE_CHAIN)))
+	case unix.NFT_MSG_DELCHAIN:
+		return slices.Contains((*followed)[id], cString(attribute(m.Data, unix.NFTA_CHAIN_NAME)))
+	}
+	return false
 }
 
 // repairLoop checks once at the start: drift may be older than the
@@ -155,12 +177,13 @@ func (h *Host) repair(addrs, rules bool) (failed bool) {
 	}
 	if rules {
 		failed = h.repairOne(objectRules, &h.wantRules, h.rulesAdoptedBy, h.convergeRules) || failed
+		failed = h.repairOne(objectAccepts, &h.wantAccepts, h.acceptsAdoptedBy, h.convergeAccepts) || failed
 	}
 	return failed
 }
 
-// repairOne converges unless another generation has the object, which adoptedBy
-// names.
+// repairOne converges unless another generation has the object and still runs,
+// which adoptedBy names.
 func (h *Host) repairOne(object string, wanted *bool, adoptedBy func() (string, error), converge func() (bool, error)) (failed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -209,7 +232,8 @@ func (h *Host) addressesAdoptedBy() (string, error) {
 		return "", err
 	}
 	if l != nil {
-		if g, ok := generationOfAlias(l.Attrs().Alias); ok && g != h.cfg.Generation {
+		g, ok := generationOfAlias(l.Attrs().Alias)
+		if ok && g != h.cfg.Generation && h.isPresent(objectAddresses, markOf(g)) {
 			return g, nil
 		}
 	}
@@ -218,7 +242,8 @@ func (h *Host) addressesAdoptedBy() (string, error) {
 		return "", err
 	}
 	for _, a := range have {
-		if a.link == loIndex && a.mark.ours() && a.mark != markOf(h.cfg.Generation) {
+		other := a.link == loIndex && a.mark.ours() && a.mark != markOf(h.cfg.Generation)
+		if other && h.isPresent(objectAddresses, a.mark) {
 			return a.mark.String(), nil
 		}
 	}
@@ -230,7 +255,7 @@ func (h *Host) rulesAdoptedBy() (string, error) {
 	if g == h.cfg.Generation {
 		g = ""
 	}
-	return g, err
+	return h.ifPresent(objectRules, g), err
 }
 
 // attributeAfter finds an attribute behind a header of that many bytes; nil

@@ -16,6 +16,7 @@ need dnsmasq dnsmasq-base
 need gcc gcc
 [ -e /usr/include/stdio.h ] || missing="$missing libc6-dev"
 need ip iproute2
+need iptables-nft iptables
 need llvm-strip-14 llvm-14
 need musl-gcc musl-tools
 need nft nftables

@@ -129,6 +129,7 @@ func (d *daemon) steps(cfg source) []step {
 		{"write the query log", d.lines.start, d.lines.stop},
 		{"guard memory", d.guardMemory, d.unguardMemory},
 		{"set up addresses", d.ensureAddresses, d.removeAddresses},
+		{"pass host firewalls", d.ensureAccepts, d.removeAccepts},
 		{"prepare redirection", d.openRedirect(cfg), d.closeRedirect},
 		{"serve", func(ctx context.Context) error { return d.use(ctx, cfg) }, d.stopServing},
 		{"be supervised", nil, d.endVitals}, // begins when ready

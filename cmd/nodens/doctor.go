@@ -260,8 +260,24 @@ func hostState(ctx context.Context, f *flags, sample bool) (doctor.HostState, er
 	if s.Rules.Problem != "" && f.setupRules && !sample && len(out.Missing) < len(c.Addrs) {
 		out.Problems = append(out.Problems, "netfilter rules: "+s.Rules.Problem)
 	}
-	out.Drops = s.ForeignDrops
+	hostFirewall(&out, s, f.setupRules && !sample)
 	return out, nil
+}
+
+// hostFirewall adds what keeps the local IPs' traffic from its way: chains that
+// nodens cannot open, and those that it was told not to.
+func hostFirewall(out *doctor.HostState, s netsetup.Status, wanted bool) {
+	for _, d := range s.ForeignDrops {
+		out.Drops = append(out.Drops, d.What+" "+d.Why)
+	}
+	switch {
+	case !wanted:
+		for _, c := range s.Accepts.Lacking {
+			out.Drops = append(out.Drops, "chain "+c+" drops by default, and nodens was told to install no rules")
+		}
+	case s.Accepts.Problem != "" && len(out.Missing) < len(s.Addresses):
+		out.Problems = append(out.Problems, "accept rules: "+s.Accepts.Problem)
+	}
 }
 
 // splitHostPort is net.SplitHostPort for what has been checked already.

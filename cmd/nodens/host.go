@@ -57,7 +57,7 @@ func listensOnWildcard(cfg source) bool {
 
 // setupErrorType is node-cache's name for what went wrong.
 func setupErrorType(object string) string {
-	if object == "rules" {
+	if object == "rules" || object == "accepts" {
 		return "iptables"
 	}
 	return "interface_check"
@@ -81,6 +81,33 @@ func (d *daemon) removeAddresses(ctx context.Context) error {
 	return errors.Join(err, d.host.Close())
 }
 
+// wantsRules says whether the host gets netfilter rules of ours.
+func (d *daemon) wantsRules() bool {
+	return d.host != nil && d.flags.setupRules && !d.files.sample
+}
+
+// ensureAccepts opens host firewalls that drop by default, our own query to
+// ourselves included. A failure is told and tried again by the watch: it matters
+// only where there is such a firewall.
+func (d *daemon) ensureAccepts(ctx context.Context) error {
+	if !d.wantsRules() {
+		return nil
+	}
+	if err := d.host.EnsureAccepts(ctx); err != nil {
+		d.log.Error("accept rules in other nftables tables are missing", "error", err)
+		d.metrics.setupErrors.WithLabelValues("iptables").Inc()
+	}
+	return nil
+}
+
+// removeAccepts comes after the drain: until then answers have to pass.
+func (d *daemon) removeAccepts(ctx context.Context) error {
+	if !d.wantsRules() || d.flags.skipTeardown {
+		return nil
+	}
+	return d.host.RemoveAccepts(ctx)
+}
+
 // ensureRules installs the netfilter rules and begins to watch over the host.
 // Without rules DNS works, only tracked: so a failure is told and tried again
 // by the watch, and not the end.
@@ -88,7 +115,7 @@ func (d *daemon) ensureRules(ctx context.Context) error {
 	if d.host == nil {
 		return nil
 	}
-	if d.flags.setupRules && !d.files.sample {
+	if d.wantsRules() {
 		if err := d.host.EnsureRules(ctx); err != nil {
 			d.log.Error("netfilter rules are missing", "error", err)
 			d.metrics.setupErrors.WithLabelValues("iptables").Inc()
@@ -112,7 +139,7 @@ func (d *daemon) removeRules(ctx context.Context) error {
 	if d.stopHost != nil {
 		d.stopHost()
 	}
-	if !d.flags.setupRules || d.flags.skipTeardown || d.files.sample {
+	if !d.wantsRules() || d.flags.skipTeardown {
 		return nil
 	}
 	return d.host.RemoveRules(ctx)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/nodens-dns/nodens/netsetup"
 )
@@ -13,12 +14,12 @@ var errNotAsWanted = errors.New("the host is not set up as wanted")
 // asWanted leaves out of the judgement what the flags leave to others.
 func asWanted(f *flags, s netsetup.Status) bool {
 	if !f.setupRules {
-		s.Rules.Present, s.Rules.Problem = true, ""
+		s.Rules.Present, s.Rules.Problem, s.Accepts.Problem = true, "", ""
 	}
 	if f.setupInterface {
 		return s.OK()
 	}
-	return s.Rules.Problem == ""
+	return s.Rules.Problem == "" && s.Accepts.Problem == ""
 }
 
 // printStatus prints one line for each thing: what it is and how it is.
@@ -43,9 +44,26 @@ func printStatus(w io.Writer, f *flags, s netsetup.Status) {
 	default:
 		fmt.Fprintf(w, "rules\tmissing%s\n", problem(s.Rules.Problem))
 	}
-	for _, c := range s.ForeignDrops {
-		fmt.Fprintf(w, "note\t%s drops by default: it must let the local addresses pass\n", c)
+	switch {
+	case f.setupRules:
+		fmt.Fprintf(w, "accepts\t%s\n", accepts(s.Accepts))
+	case len(s.Accepts.Lacking) > 0:
+		fmt.Fprintf(w, "note\tno rules are wanted, but these chains drop by default: %s\n", strings.Join(s.Accepts.Lacking, ", "))
 	}
+	for _, d := range s.ForeignDrops {
+		fmt.Fprintf(w, "note\t%s %s\n", d.What, d.Why)
+	}
+}
+
+// accepts says in which chains of others the accept rules are.
+func accepts(s netsetup.AcceptsStatus) string {
+	switch {
+	case s.Problem != "":
+		return s.Problem
+	case len(s.Chains) == 0:
+		return "none needed"
+	}
+	return "in " + strings.Join(s.Chains, ", ")
 }
 
 func by(generation string) string {
