@@ -142,12 +142,13 @@ func (r *redirector) followOptOut(ctx context.Context) {
 	tick := time.NewTicker(again)
 	defer tick.Stop()
 	var events <-chan fsnotify.Event
+	var lost <-chan error
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		r.log.Warn("pods that opt out are looked for every so often only", "interval", again, "error", err)
 	} else {
 		defer w.Close()
-		events = w.Events
+		events, lost = w.Events, w.Errors
 	}
 	failing := ""
 	for {
@@ -169,6 +170,7 @@ func (r *redirector) followOptOut(ctx context.Context) {
 			return
 		case <-tick.C:
 		case <-events:
+		case <-lost: // events, mostly
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -88,4 +89,37 @@ func TestHung(t *testing.T) {
 	d.Signal(t, syscall.SIGCONT)
 	n.awaitStatus(t, "attached, alive", true)
 	n.expect(t, "well again", vip, ownAnswer)
+}
+
+// TestCapabilities: what docs/cilium.md names is enough, and less is told.
+func TestCapabilities(t *testing.T) {
+	lab.NeedTools(t, "setpriv")
+	const serving = "+net_admin,+net_bind_service"
+	for _, tc := range []struct {
+		name, caps, mode string
+		cni              lab.CNIMode
+		state            string
+		want             string // what a pod gets at the VIP
+	}{
+		{"on", serving + ",+bpf,+perfmon", "on", lab.RouteFIB, "on", ownAnswer},
+		{"auto", serving + ",+bpf,+perfmon,+sys_admin,+sys_ptrace", "auto", lab.RouteFIB, "on", ownAnswer},
+		{"on without BPF", serving, "on", lab.RouteLegacy, "failed", ownAnswer},
+		{"auto that may not enter pods", serving + ",+bpf,+perfmon", "auto", lab.RouteLegacy, "failed", ownAnswer},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, tc.cni)
+			n.startPod(t)
+			wrapper := filepath.Join(t.TempDir(), "nodens")
+			script := "#!/bin/sh\nexec setpriv --bounding-set=-all," + tc.caps + " -- " + binary(t) + ` "$@"` + "\n"
+			if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			lab.StartDaemon(t, lab.DaemonOptions{
+				Binary: wrapper, Netns: n.Node, Corefile: corefile, Args: n.args("-redirect", tc.mode, "-redirect-fallback", lab.Endpoint),
+			})
+			n.Node.AwaitMetric(t, metrics, 1, "nodens_redirect_state", "state="+tc.state)
+			n.expect(t, tc.state, vip, tc.want)
+		})
+	}
 }
