@@ -13,6 +13,7 @@ type descs struct {
 	cacheMisses, cacheStale, prefetch   *prometheus.Desc
 	panics, discarded, sendErrors       *prometheus.Desc
 	tcpRejected, missLimited, hitsTook  *prometheus.Desc
+	clientLimited, outsiders            *prometheus.Desc
 	normalised, siblings, siblingWait   *prometheus.Desc
 	aclBlocked, aclFiltered, aclDropped *prometheus.Desc
 	dns64                               *prometheus.Desc
@@ -44,6 +45,8 @@ func newDescs() *descs {
 		sendErrors:    desc("nodens_server_send_errors_total", "Replies that the kernel refused to send."),
 		tcpRejected:   desc("nodens_server_tcp_rejected_total", "TCP connections closed because of the connection limit."),
 		missLimited:   desc("nodens_server_miss_limited_total", "Queries answered SERVFAIL because too many were being resolved."),
+		clientLimited: desc("nodens_server_client_limited_total", "Queries answered SERVFAIL because too many of one client were being resolved."),
+		outsiders:     desc("nodens_server_outsiders_refused_total", "Queries REFUSED because nothing but the default route leads to the client."),
 		hitsTook:      desc("nodens_server_hit_duration_seconds", "Time from reading a query to having its reply, cache hits only.", "server", "zone"),
 		normalised:    desc("nodens_normalize_total", "Denials that the normalize directive looked at, by what it made of them.", "zone", "qtype", "result"),
 		siblings:      desc("nodens_normalize_sibling_total", "Where the other address type's answer came from.", "source"),
@@ -74,6 +77,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	count(m.descs.sendErrors, m.sendErrors.Load())
 	count(m.descs.tcpRejected, m.tcpRejected.Load())
 	count(m.descs.missLimited, m.missLimited.Load())
+	count(m.descs.clientLimited, m.clientLimited.Load())
+	count(m.descs.outsiders, m.outsiders.Load())
 
 	m.mu.Lock()
 	defer m.mu.Unlock()

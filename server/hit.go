@@ -12,6 +12,7 @@ const (
 	edeStaleAnswer          = 3
 	edeCachedError          = 13
 	edeNotReady             = 14
+	edeProhibited           = 18
 	edeStaleNXDOMAIN        = 19
 	edeNoReachableAuthority = 22
 	edeSynthesized          = 29
@@ -22,13 +23,17 @@ const (
 // without waiting: an answer from the cache, or an error. It returns false
 // when the query has to be resolved; q.zone and q.key are set then.
 func (s *Server) tryHit(dst []byte, l *listener, worker int, q *Query, v verdict) ([]byte, bool) {
+	table := l.table.Load()
+	if table.guarded && s.keepsOut(q) {
+		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{set: true, code: edeProhibited}), l, worker, q), true
+	}
 	if v != accept {
-		if v == refuse && l.table.Load().rewritesClass(q) {
+		if v == refuse && table.rewritesClass(q) {
 			return dst, false
 		}
 		return s.replyUnresolved(appendVerdict(dst, q, v, s.identity), l, worker, q), true
 	}
-	q.zone = l.table.Load().find(q.lower)
+	q.zone = table.find(q.lower)
 	if q.zone == nil {
 		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{}), l, worker, q), true
 	}
@@ -41,6 +46,15 @@ func (s *Server) tryHit(dst []byte, l *listener, worker int, q *Query, v verdict
 		s.record(worker, q, dst, o)
 	}
 	return dst, ok
+}
+
+// keepsOut reports whether q's client is outside, and counts it.
+func (s *Server) keepsOut(q *Query) bool {
+	if s.outside == nil || !s.outside(q.client.Addr()) {
+		return false
+	}
+	s.metrics.outsiders.Add(1)
+	return true
 }
 
 // fromCache appends the reply to q, whose zone and key are set, if the cache

@@ -38,22 +38,33 @@ func (s *Server) freeJob(j *job) {
 	s.jobs.Put(j)
 }
 
-// start resolves j in a goroutine that l waits for. Above the limit of misses
-// the client gets SERVFAIL at once: a reply is never owed in silence.
+// start resolves j in a goroutine that l waits for. Above the limits of misses
+// the client gets SERVFAIL at once: a reply is never owed in silence, and REFUSED
+// would make some resolvers wait for another server's.
 func (s *Server) start(l *listener, j *job) {
-	select {
-	case s.misses <- struct{}{}:
-	default:
+	if s.quota.enter(j.q.client.Addr()) {
+		select {
+		case s.misses <- struct{}{}:
+			j.lis = l
+			l.jobs.Add(1)
+			s.crew.do(j)
+			return
+		default:
+		}
+		s.quota.leave(j.q.client.Addr())
 		s.metrics.missLimited.Add(1)
-		defer j.conn.done()
-		s.finish(j, appendError(j.out[:0], &j.q, dns.RcodeServerFailure,
-			ede{set: true, code: edeNotReady, text: "too many queries are being resolved"}),
-			outcome{rcode: dns.RcodeServerFailure})
+		s.turnAway(j, "too many queries are being resolved")
 		return
 	}
-	j.lis = l
-	l.jobs.Add(1)
-	s.crew.do(j)
+	s.metrics.clientLimited.Add(1)
+	s.turnAway(j, "too many queries of this client are being resolved")
+}
+
+// turnAway answers j without resolving it.
+func (s *Server) turnAway(j *job, why string) {
+	defer j.conn.done()
+	s.finish(j, appendError(j.out[:0], &j.q, dns.RcodeServerFailure, ede{set: true, code: edeNotReady, text: why}),
+		outcome{rcode: dns.RcodeServerFailure})
 }
 
 // work resolves j and answers it.
@@ -61,6 +72,7 @@ func (s *Server) work(j *job) {
 	defer j.lis.jobs.Done()
 	defer j.conn.done()
 	defer func() { <-s.misses }()
+	defer s.quota.leave(j.q.client.Addr())
 	defer s.survive("reply")
 	reply, o := s.resolveSafely(j)
 	s.finish(j, reply, o)

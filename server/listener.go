@@ -22,6 +22,11 @@ type Binding struct {
 	// then not unspecified. It stays that of the Apply that opened the address.
 	Gate *Gate
 	TCP  TCPTimeouts
+
+	// Guarded addresses answer clients that are Config.Outside with REFUSED: a
+	// reply, because it is no larger than the query and tells who has the wrong
+	// server.
+	Guarded bool
 }
 
 // listener serves one address over UDP and TCP.

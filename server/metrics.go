@@ -16,11 +16,12 @@ import (
 type Metrics struct {
 	workers int
 
-	discarded   atomic.Uint64 // messages that are no queries
-	sendErrors  atomic.Uint64
-	tcpRejected atomic.Uint64
-	missLimited atomic.Uint64
-	panics      atomic.Uint64
+	discarded                atomic.Uint64 // messages that are no queries
+	sendErrors               atomic.Uint64
+	tcpRejected              atomic.Uint64
+	missLimited              atomic.Uint64
+	clientLimited, outsiders atomic.Uint64
+	panics                   atomic.Uint64
 
 	mu    sync.Mutex
 	zones map[[2]string]*zoneStats // by server and zone label; kept across reloads

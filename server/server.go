@@ -32,11 +32,19 @@ type Config struct {
 	Timeout time.Duration
 	// MaxMisses bounds the misses under resolution; further ones get SERVFAIL.
 	MaxMisses int
+	// MaxMissesPerClient bounds those of one address, in the same way. 0: as
+	// many as one in eight of all.
+	MaxMissesPerClient int
+
+	// Outside tells the clients that are REFUSED where a Binding is Guarded.
+	// nil: there are none. It is called for every query there.
+	Outside func(netip.Addr) bool
 
 	TCP TCPLimits
 }
 
-// TCPLimits bounds what TCP clients can hold (RFC 7766 §6, RFC 9210 §4).
+// TCPLimits bounds what TCP clients can hold (RFC 7766 §6, RFC 9210 §4). What is
+// 0 has its default.
 type TCPLimits struct {
 	Connections int           // of one listener; further ones are closed
 	PerClient   int           // of these, of one address
@@ -68,6 +76,23 @@ const (
 
 var defaultTCP = TCPLimits{Connections: 1024, PerClient: 512, Pipeline: 128, Idle: 10 * time.Second, Write: 5 * time.Second}
 
+func (l *TCPLimits) setDefaults() {
+	d := defaultTCP
+	for _, n := range []struct{ at, otherwise *int }{
+		{&l.Connections, &d.Connections}, {&l.PerClient, &d.PerClient}, {&l.Pipeline, &d.Pipeline},
+	} {
+		if *n.at == 0 {
+			*n.at = *n.otherwise
+		}
+	}
+	if l.Idle == 0 {
+		l.Idle = d.Idle
+	}
+	if l.Write == 0 {
+		l.Write = d.Write
+	}
+}
+
 // Server answers DNS queries on a changing set of addresses.
 type Server struct {
 	log     *slog.Logger
@@ -78,9 +103,11 @@ type Server struct {
 	tcp     TCPLimits
 
 	identity string
+	outside  func(netip.Addr) bool // nil: nobody
 
 	jobs   sync.Pool // of *job
 	crew   crew
+	quota  *quota        // of misses, for each client
 	misses chan struct{} // a token for each miss under resolution
 	flight *cache.Flight[answer]
 	ctx    context.Context // ends what is still under way after Shutdown's deadline
@@ -99,8 +126,8 @@ func New(c Config) *Server {
 	s := &Server{
 		log: c.Logger, metrics: c.Metrics, clock: c.Now,
 		workers: c.Workers, timeout: c.Timeout, tcp: c.TCP,
-		identity: c.Identity,
-		ctx:      ctx, cancel: cancel,
+		identity: c.Identity, outside: c.Outside,
+		ctx: ctx, cancel: cancel,
 		failed:    make(chan error, 1),
 		listeners: make(map[netip.AddrPort]*listener),
 	}
@@ -113,9 +140,11 @@ func New(c Config) *Server {
 	if c.MaxMisses == 0 {
 		c.MaxMisses = defaultMaxMisses
 	}
-	if s.tcp == (TCPLimits{}) {
-		s.tcp = defaultTCP
+	if c.MaxMissesPerClient == 0 {
+		c.MaxMissesPerClient = max(c.MaxMisses/8, 1)
 	}
+	s.quota = newQuota(c.MaxMissesPerClient)
+	s.tcp.setDefaults()
 	s.crew.work = s.work
 	s.misses = make(chan struct{}, c.MaxMisses)
 	s.flight = cache.NewFlight[answer](ctx, s.timeout)
@@ -151,7 +180,7 @@ func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 		if err != nil {
 			return err
 		}
-		t.tcp = b.TCP.over(s.tcp)
+		t.tcp, t.guarded = b.TCP.over(s.tcp), b.Guarded
 		tables[b.Addr], gates[b.Addr] = t, b.Gate
 	}
 	opened, err := s.openMissing(ctx, tables, gates)

@@ -60,9 +60,10 @@ func (z *Zone) peek(key []byte, now time.Time, e *cache.Entry) cache.Hit {
 
 // zoneTable finds the zone of a name by the longest match.
 type zoneTable struct {
-	local netip.AddrPort        // of the listener
-	tcp   TCPTimeouts           // of the listener
-	zones map[string]*boundZone // by lower-case wire-format name
+	local   netip.AddrPort        // of the listener
+	tcp     TCPTimeouts           // of the listener
+	guarded bool                  // Binding.Guarded
+	zones   map[string]*boundZone // by lower-case wire-format name
 }
 
 // boundZone is a Zone as one listener serves it, with that pair's counters.

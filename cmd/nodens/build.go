@@ -74,7 +74,7 @@ func (d *daemon) build(cfg source) (*app, error) {
 		a.reload = &config.Reload{Interval: 30 * time.Second}
 	}
 	for addr, zones := range byAddr {
-		a.bindings = append(a.bindings, server.Binding{Addr: addr, Zones: zones, TCP: a.timeouts[addr]})
+		a.bindings = append(a.bindings, server.Binding{Addr: addr, Zones: zones, TCP: a.timeouts[addr], Guarded: d.guarded(addr)})
 	}
 	a.plan = d.planRedirect(cfg)
 	var err error

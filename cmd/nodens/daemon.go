@@ -96,7 +96,11 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool, beats *supervi
 	}}
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	self := identity()
-	d.server = server.New(server.Config{Identity: self, Logger: d.log, Metrics: serverMetrics, Now: now, Workers: workers})
+	c := server.Config{Identity: self, Logger: d.log, Metrics: serverMetrics, Now: now, Workers: workers}
+	if err := f.limits.apply(&c, time.Now); err != nil {
+		return nil, err
+	}
+	d.server = server.New(c)
 	d.admin = newAdminServers(d.log)
 	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
 	d.redirect = newRedirector(d.log, d.registry, workers, self)

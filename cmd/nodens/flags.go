@@ -44,6 +44,7 @@ type flags struct {
 	pidfile      string
 
 	redirect redirectFlags
+	limits   limitFlags
 
 	cacheSize     int64  // octets; 0: from the cgroup's memory limit
 	cacheSnapshot string // file; empty: the cache is not handed over
@@ -66,6 +67,7 @@ var flagGroups = []group{
 	{"Host", []string{"setupinterface", "interfacename", "setupiptables", "syncinterval", "skipteardown", "pidfile"}},
 	{"Redirection", []string{"redirect", "redirect-target", "redirect-service", "redirect-fallback", "redirect-opt-out", "redirect-uplink", "redirect-heartbeat", "kubepods", "redirect-pin-dir", "pod-logs", "node-ip"}},
 	{"Cache", []string{"cache-size", "cache-snapshot"}},
+	{"Clients", []string{"clients", "max-misses", "max-misses-per-client", "max-tcp-connections", "max-tcp-connections-per-client"}},
 	{"Other", []string{"supervise", "quiet", "version", "plugins"}},
 }
 
@@ -105,6 +107,7 @@ func (f *flags) set() *flag.FlagSet {
 	f.setAddresses(fs)
 	f.setHost(fs)
 	f.setRedirect(fs)
+	f.limits.set(fs)
 	fs.Func("cache-size", "`bytes` that cached answers may take, all zones together, with K, M or G as 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, at most 512M; 64M without a limit)", func(s string) (err error) {
 		f.cacheSize, err = parseBytes(s)
 		return err
