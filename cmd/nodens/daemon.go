@@ -97,10 +97,9 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool, beats *supervi
 	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	self := identity()
 	c := server.Config{Identity: self, Logger: d.log, Metrics: serverMetrics, Now: now, Workers: workers}
-	if err := f.limits.apply(&c, time.Now); err != nil {
+	if d.server, err = f.limits.newServer(c, time.Now); err != nil {
 		return nil, err
 	}
-	d.server = server.New(c)
 	d.admin = newAdminServers(d.log)
 	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
 	d.redirect = newRedirector(d.log, d.registry, workers, self)
@@ -141,6 +140,7 @@ func (d *daemon) steps(cfg source) []step {
 		{"ask ourselves", d.askOurselves, d.lameduck},
 		{"steer traffic", d.ensureRules, d.removeRules},
 		{"redirect sockets", d.startRedirect, d.withdrawRedirect},
+		{"drop privileges", d.dropPrivileges, nil},
 		{"be ready", d.becomeReady, d.becomeUnready},
 	}
 }

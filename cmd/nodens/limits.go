@@ -54,19 +54,19 @@ func parseCount(s string) (int, error) {
 	return int(n), nil
 }
 
-// apply makes c keep to the limits. now reads a monotonic clock.
-func (l *limitFlags) apply(c *server.Config, now func() time.Time) error {
+// newServer makes a server that keeps to the limits. now reads a monotonic
+// clock.
+func (l *limitFlags) newServer(c server.Config, now func() time.Time) (*server.Server, error) {
 	c.MaxMisses, c.MaxMissesPerClient = l.misses, l.perClient
 	c.TCP.Connections, c.TCP.PerClient = l.tcp, l.tcpOfOneClient
-	if l.everybody {
-		return nil
+	if !l.everybody {
+		o, err := netsetup.NewOutside(now)
+		if err != nil {
+			return nil, fmt.Errorf("-clients inside: %w", err)
+		}
+		c.Outside = o.Has
 	}
-	o, err := netsetup.NewOutside(now)
-	if err != nil {
-		return fmt.Errorf("-clients inside: %w", err)
-	}
-	c.Outside = o.Has
-	return nil
+	return server.New(c), nil
 }
 
 // guarded reports whether clients from outside are kept out of addr. They do
