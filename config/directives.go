@@ -93,7 +93,7 @@ func queryDirectives() []Directive {
 			Name: "dns64", Forms: []string{"dns64 [PREFIX]"}, parse: parseDNS64, last: true,
 			Options: []string{"prefix PREFIX", "translate_all", "allow_ipv4"},
 			Summary: "Make AAAA records of A records for names without AAAA (RFC 6147), for clients that ask over IPv6.",
-			Differs: "Queries with CD are left alone (RFC 6147, section 5.5), as are names that exist neither way; mapped IPv4 addresses do not count as AAAA (section 5.1.4).",
+			Differs: "Queries with CD are left alone (RFC 6147, section 5.5); if neither type is answered, that stays a failure; mapped IPv4 addresses do not count as AAAA (section 5.1.4).",
 		},
 		{
 			Name: "loadbalance", Forms: []string{"loadbalance [round_robin]"}, parse: parseLoadBalance, last: true,

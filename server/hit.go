@@ -38,7 +38,7 @@ func (s *Server) tryHit(dst []byte, l *listener, worker int, q *Query, v verdict
 		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{}), l, worker, q), true
 	}
 	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd())
-	if q.zone.Cache == nil || q.zone.Actions.take(q) {
+	if q.zone.Cache == nil || q.zone.Actions != nil && q.zone.Actions.take(q) {
 		return dst, false
 	}
 	dst, o, ok := s.fromCache(dst, q)

@@ -1,6 +1,8 @@
 package directives
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -358,11 +360,20 @@ example.test {
 	}
 }
 
+// TestAgainstCoreDNS starts both with one Corefile, in which each scenario has a
+// port of its own.
 func TestAgainstCoreDNS(t *testing.T) {
-	for _, s := range scenarios() {
+	var corefile strings.Builder
+	port := func(i int) string { return strconv.Itoa(5300 + i) }
+	for i, s := range scenarios() {
+		corefile.WriteString(s.onPort(port(i)))
+	}
+	p := startPair(t, corefile.String())
+	for i, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			s.check(t)
+			onPort := *p
+			onPort.port = port(i)
+			s.check(t, &onPort)
 		})
 	}
 }
