@@ -146,7 +146,11 @@ func (e *examination) judgeCutOff(p pod, link podLinkInfo, results []reach, othe
 		any = any || r.who() != ""
 	}
 	if !any && len(results) > 0 {
-		e.find(p.view, "pod-cut-off", fmt.Sprintf("from this pod neither %s nor the cluster's DNS answers (%s)", results[0].addr, results[0].why))
+		what := fmt.Sprintf("from this pod neither %s nor the cluster's DNS answers (%s)", results[0].addr, results[0].why)
+		if cni, ok := e.swallower(link); ok {
+			what += "; " + cni.what
+		}
+		e.find(p.view, "pod-cut-off", what)
 		return
 	}
 	if !other && !e.has("fallback-silent") {
@@ -186,11 +190,20 @@ func (e *examination) judgeReach(p pod, link podLinkInfo, r reach) {
 	case !isNodens(r.plain) && isNodens(served):
 		e.find(p.view, "pod-other-server", fmt.Sprintf("%s is answered by %s, while the node is answered by %s", r.addr, r.plain, served))
 	default:
-		e.fact(p.view, fmt.Sprintf("%s is reached by address, answered by %s%s", r.addr, r.plain, r.also()))
+		e.fact(p.view, fmt.Sprintf("%s is reached by address%s, answered by %s%s", r.addr, inFront(r.addr), r.plain, r.also()))
 	}
 	if r.who() != "" && !r.tcp {
 		e.find(p.view, "pod-tcp-lost", fmt.Sprintf("%s answers this pod over UDP and not over TCP", r.addr))
 	}
+}
+
+// inFront tells of an address that may be a Service's: an untracked packet does
+// not get to a service proxy.
+func inFront(addr netip.AddrPort) string {
+	if addr.Addr().IsLinkLocalUnicast() {
+		return ""
+	}
+	return ", in front of any service proxy"
 }
 
 // also tells that redirection was looked at.
@@ -224,6 +237,9 @@ func (e *examination) judgeServers(p pod, conf resolvConf, results []reach) {
 	for _, r := range results {
 		if !slices.Contains(conf.servers, r.addr.Addr()) || r.addr.Port() != 53 {
 			continue
+		}
+		if !slices.Contains(e.Addresses, r.addr) {
+			e.fact(p.view, fmt.Sprintf("its resolv.conf names %s, answered by %s", r.addr.Addr(), orNobody(r.who())))
 		}
 		used = used || isNodens(r.who())
 		lost = lost || slices.Contains(e.Addresses, r.addr) // it would be nodens if it answered

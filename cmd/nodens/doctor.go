@@ -31,12 +31,15 @@ type doctorFlags struct {
 	json    bool
 	large   string
 	timeout time.Duration
+
+	daemons bool // flags of the daemon were given
 }
 
 const doctorUsage = `usage: nodens doctor [-pod POD]... [-o text|json] [the daemon's flags]
 
-Examines how queries reach nodens, from the node and from a pod. Give it the
-flags that the daemon has.
+Examines how queries reach nodens, from the node and from a pod. Without flags of
+the daemon it takes those of the nodens that runs here, with the same files and
+network: on the host, or in the same container.
 
   -pod POD       a process ID, the path of a network namespace, or the beginning
                  of a container's ID or a pod's UID; repeat it for several, none
@@ -52,7 +55,10 @@ command line, or nothing was found but not everything could be looked at.
 
 // examine prints what doctor finds.
 func examine(ctx context.Context, e env) error {
-	f, err := parseDoctorFlags(e)
+	f, err := readDoctorFlags(e)
+	if err == nil && !f.daemons {
+		f, err = f.adopt(&e, e.args[1:])
+	}
 	if err != nil {
 		return helpIsNoError(err)
 	}
@@ -75,11 +81,39 @@ func examine(ctx context.Context, e env) error {
 	return nil
 }
 
-func parseDoctorFlags(e env) (*doctorFlags, error) {
+// readDoctorFlags parses doctor's command line: its own flags and the daemon's.
+func readDoctorFlags(e env) (*doctorFlags, error) {
 	d := &doctorFlags{flags: &flags{dnsPort: 53, healthPort: 8080, setupMetrics: defaultSetupMetrics}}
 	fs := d.set()
 	fs.SetOutput(e.stderr)
 	fs.Usage = func() {}
+	d.setOwn(fs)
+	if err := fs.Parse(e.args[1:]); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(e.stderr, doctorUsage)
+			return nil, err
+		}
+		return nil, errUsage
+	}
+	if fs.NArg() > 0 || d.timeout <= 0 {
+		fmt.Fprint(e.stderr, doctorUsage)
+		return nil, errUsage
+	}
+	own := flag.NewFlagSet("", flag.ContinueOnError)
+	new(doctorFlags).setOwn(own)
+	podGiven := false
+	fs.Visit(func(f *flag.Flag) {
+		podGiven = podGiven || f.Name == "pod"
+		d.daemons = d.daemons || own.Lookup(f.Name) == nil
+	})
+	if !podGiven {
+		d.pods = []string{doctor.Auto}
+	}
+	return d, nil
+}
+
+// setOwn declares the flags that the daemon has not.
+func (d *doctorFlags) setOwn(fs *flag.FlagSet) {
 	fs.Func("pod", "", func(s string) error {
 		if s != "none" {
 			d.pods = append(d.pods, s)
@@ -95,23 +129,6 @@ func parseDoctorFlags(e env) (*doctorFlags, error) {
 		}
 		return nil
 	})
-	if err := fs.Parse(e.args[1:]); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(e.stderr, doctorUsage)
-			return nil, err
-		}
-		return nil, errUsage
-	}
-	if fs.NArg() > 0 || d.timeout <= 0 {
-		fmt.Fprint(e.stderr, doctorUsage)
-		return nil, errUsage
-	}
-	podGiven := false
-	fs.Visit(func(f *flag.Flag) { podGiven = podGiven || f.Name == "pod" })
-	if !podGiven {
-		d.pods = []string{doctor.Auto}
-	}
-	return d, nil
 }
 
 // doctorConfig is what the flags and the Corefile say.

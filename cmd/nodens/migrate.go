@@ -31,39 +31,53 @@ Exit status: 0 all of it will work; 1 something is refused, or an error;
 2 a wrong command line.
 `
 
-// migrateManifests migrates the files on the command line.
-func migrateManifests(e env, stdin io.Reader) error {
+// migrateFlags is the command line of migrate.
+type migrateFlags struct {
+	image, format, redirect string
+	files                   []string
+}
+
+func parseMigrateFlags(e env) (*migrateFlags, error) {
+	f := &migrateFlags{}
 	fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
 	fs.SetOutput(e.stderr)
 	fs.Usage = func() {}
-	image := fs.String("image", defaultImage, "")
-	format := fs.String("o", "yaml", "")
-	mode := ""
+	fs.StringVar(&f.image, "image", defaultImage, "")
+	fs.StringVar(&f.format, "o", "yaml", "")
 	fs.Func("redirect", "", func(s string) error {
-		m, err := config.ParseRedirectMode(s)
-		if mode = string(m); m == config.RedirectOff {
-			mode = migrate.RedirectOff
+		mode, err := config.ParseRedirectMode(s)
+		if f.redirect = string(mode); mode == config.RedirectOff {
+			f.redirect = migrate.RedirectOff
 		}
 		return err
 	})
 	err := fs.Parse(e.args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		_, err := fmt.Fprint(e.stderr, migrateUsage)
-		return err
-	}
-	if err != nil || fs.NArg() == 0 || *format != "yaml" && *format != "report" || *image == "" {
+	f.files = fs.Args()
+	if err != nil || len(f.files) == 0 || f.format != "yaml" && f.format != "report" || f.image == "" {
 		fmt.Fprint(e.stderr, migrateUsage)
-		return errUsage
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, err
+		}
+		return nil, errUsage
 	}
-	files, err := readManifests(fs.Args(), stdin)
+	return f, nil
+}
+
+// migrateManifests migrates the files on the command line.
+func migrateManifests(e env, stdin io.Reader) error {
+	f, err := parseMigrateFlags(e)
+	if err != nil {
+		return helpIsNoError(err)
+	}
+	files, err := readManifests(f.files, stdin)
 	if err != nil {
 		return err
 	}
-	out, report, err := migrate.Run(migrate.Config{Image: *image, Redirect: mode, Check: checkStart}, files...)
+	out, report, err := migrate.Run(migrate.Config{Image: f.image, Redirect: f.redirect, Check: checkStart}, files...)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	if *format == "report" {
+	if f.format == "report" {
 		err = report.Write(e.stdout)
 	} else {
 		_, werr := io.WriteString(e.stdout, out)

@@ -1,9 +1,15 @@
 package doctor
 
 import (
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 
 	"github.com/nodens-dns/nodens/test/internal/lab"
 )
@@ -42,6 +48,36 @@ func TestCNISwallows(t *testing.T) {
 	}
 	output(t, w.node, "ip", "link", "delete", "cilium_host")
 	provocation{args: flags, want: []string{"fault pod cni-swallows"}, says: "Turn on socket redirection (redirect), or have the CNI"}.examine(t, w)
+}
+
+// The newer hook, tcx, is looked at as well as clsact.
+func TestCNISwallowsByTCX(t *testing.T) {
+	t.Parallel()
+	lab.NeedBPF(t)
+	w := newWorld(t)
+	w.start(t)
+	drop, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "cil_from_pod", Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, // TC_ACT_SHOT
+	})
+	must(t, err)
+	t.Cleanup(func() { _ = drop.Close() })
+	must(t, w.node.Do(func() error {
+		l, err := netlink.LinkByName("pod0")
+		if err != nil {
+			return err
+		}
+		tcx, err := link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: drop, Attach: ebpf.AttachTCXIngress})
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			lab.Skip(t, "the kernel has no tcx")
+		}
+		if err == nil {
+			t.Cleanup(func() { _ = tcx.Close() })
+		}
+		return err
+	}))
+	// It drops all, so that the pod is cut off: nothing tells nodens from the rest.
+	provocation{want: []string{"fault pod pod-cut-off"}, says: "cil_from_pod"}.examine(t, w)
 }
 
 // With redirection the same node is healthy, and doctor tells the way. So is one

@@ -110,6 +110,66 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
+// TestServiceAddress has pods ask the ClusterIP of the cluster's DNS, for which
+// the service proxy has a rule: nodens answers in front of it, or not.
+func TestServiceAddress(t *testing.T) {
+	t.Parallel()
+	const service = "10.96.0.10"
+	w := newWorld(t)
+	w.node.AddRoute(t, "0.0.0.0/0", extIP)
+	w.startPod(t, "nameserver "+service+"\n")
+	nft(t, w.node, "table ip kube-proxy { chain c { type nat hook prerouting priority -100; ip daddr "+service+" udp dport 53 dnat to "+clusterDNS+
+		"; ip daddr "+service+" tcp dport 53 dnat to "+clusterDNS+"; }; }")
+	w.write(t, "Corefile", strings.ReplaceAll(corefile, "bind "+localIP, "bind "+localIP+" "+service))
+	both := []string{"-wait", "1s", "-localip", localIP + "," + service}
+	w.start(t, both[2:]...)
+	r := w.doctor(t, nil, nil, both...)
+	w.expect(t, r)
+	if !hasFact(r, w.podPID, service+":53 is reached by address, in front of any service proxy, answered by nodens ") {
+		t.Errorf("facts %+v", r.Facts)
+	}
+	w.daemon.Kill()
+	r = w.doctor(t, nil, nil, both...)
+	if !hasFact(r, w.podPID, service+":53 is answered by CoreDNS-1.14.7") {
+		t.Errorf("facts %+v", r.Facts)
+	}
+	w.write(t, "Corefile", corefile)
+	w.start(t)
+	r = w.doctor(t, nil, nil, "-wait", "1s")
+	w.expect(t, r, "warning pod pod-elsewhere")
+	if !hasFact(r, w.podPID, "its resolv.conf names "+service+", answered by CoreDNS-1.14.7") {
+		t.Errorf("facts %+v", r.Facts)
+	}
+}
+
+// TestFlagsOfTheDaemon gives doctor no flags, in the daemon's namespaces, as who
+// runs it in the daemon's container does; and the pod by its network namespace.
+func TestFlagsOfTheDaemon(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	pod := "/proc/" + w.podPID + "/ns/net"
+	inside := func(args ...string) doctor.Report {
+		t.Helper()
+		enter := fmt.Sprintf("--mount=/proc/%d/ns/mnt", w.daemon.PID())
+		return report(t, lab.Command{Netns: w.node, Args: append([]string{"nsenter", enter, built(t), "doctor", "-o", "json", "-wait", "1s"}, args...)})
+	}
+	w.start(t)
+	r := inside("-pod", pod)
+	w.expect(t, r)
+	if !hasFact(r, pod, localAddr+" is reached by address, answered by nodens ") || !hasFact(r, "node", "upstream "+clusterDNS) {
+		t.Errorf("facts %+v", r.Facts)
+	}
+	// A second one with other flags: which is meant?
+	first := w.daemon.PID()
+	other := lab.Command{Netns: w.node, Args: []string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", first), built(t),
+		"-conf", w.write(t, "Corefile.other", ".:5301 {\n    bind 127.0.0.1\n    forward . "+outsideDNS+"\n}\n"), "-metrics-listen-address", "0"}}.Start(t)
+	other.Out.Await(t, 0, ` listens on `)
+	_, stderr, status := lab.Command{Netns: w.node, Args: []string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", first), built(t), "doctor"}}.Output(t)
+	if status != 1 || !strings.Contains(stderr, "several nodens run here") {
+		t.Errorf("status %d\n%s", status, stderr)
+	}
+}
+
 // TestUnexamined runs doctor where it may not enter the pod: it says so, and
 // takes nothing for lost.
 func TestUnexamined(t *testing.T) {

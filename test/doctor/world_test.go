@@ -187,8 +187,7 @@ func found(f doctor.Finding, pod string) string {
 	return fmt.Sprintf("%s %s %s", f.Severity, view, f.ID)
 }
 
-// doctor runs nodens doctor on the node, with the pod's view, and returns its
-// report, which must fit the exit status. files, contents by path, are what
+// doctor runs nodens doctor on the node, with the pod's view. files, contents by path, are what
 // doctor alone sees.
 func (w *world) doctor(t *testing.T, wrap []string, files map[string]string, args ...string) doctor.Report {
 	t.Helper()
@@ -201,6 +200,13 @@ func (w *world) doctor(t *testing.T, wrap []string, files map[string]string, arg
 			c.Binds[path] = lab.WriteFile(t, filepath.Join(t.TempDir(), "file"), text)
 		}
 	}
+	return report(t, c)
+}
+
+// report runs a doctor to its end and returns its report, which must fit the exit
+// status.
+func report(t *testing.T, c lab.Command) doctor.Report {
+	t.Helper()
 	stdout, stderr, status := c.Output(t)
 	var r doctor.Report
 	if err := json.Unmarshal([]byte(stdout), &r); err != nil {

@@ -1,0 +1,68 @@
+package deploy
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	apps "k8s.io/api/apps/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// TestMigrated holds what nodens migrate makes of manifests of node-cache to be
+// manifests, and pods that the API server would take and a second of which can be
+// scheduled on a node.
+func TestMigrated(t *testing.T) {
+	files, err := filepath.Glob("../../cmd/nodens/testdata/migrate/*.golden")
+	if err != nil || len(files) < 6 {
+		t.Fatalf("%d files, error %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			all := decode(t, items(t, readFile(t, file)))
+			ds := get[*apps.DaemonSet](t, all)
+			p, c := ds.Spec.Template.Spec, ds.Spec.Template.Spec.Containers[0]
+			if p.HostNetwork && len(c.Ports) > 0 {
+				t.Errorf("host ports %v", c.Ports)
+			}
+			s := c.SecurityContext
+			if s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || len(s.Capabilities.Drop) != 1 {
+				t.Errorf("security context %+v", s)
+			}
+			volumes := make(map[string]bool)
+			for _, v := range p.Volumes {
+				if volumes[v.Name] {
+					t.Errorf("volume %s is there twice", v.Name)
+				}
+				volumes[v.Name] = true
+			}
+			for _, m := range c.VolumeMounts {
+				if !volumes[m.Name] {
+					t.Errorf("%s is mounted from a volume that is not there", m.MountPath)
+				}
+			}
+		})
+	}
+}
+
+// items makes documents of the items of a List.
+func items(t *testing.T, text string) string {
+	t.Helper()
+	var list struct {
+		Kind  string
+		Items []json.RawMessage
+	}
+	if err := yaml.Unmarshal([]byte(text), &list); err != nil || list.Kind != "List" {
+		return text
+	}
+	var docs []string
+	for _, i := range list.Items {
+		doc, err := yaml.JSONToYAML(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		docs = append(docs, string(doc))
+	}
+	return strings.Join(docs, "---\n")
+}
