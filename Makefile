@@ -7,7 +7,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: build run image manifest deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill bench bench-check bench-calls clean help
+.PHONY: vuln build run image manifest deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill bench bench-check bench-calls clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ lab: ## real clients and servers in network namespaces
 
 fuzz: ## run every fuzz target for FUZZCOUNT inputs
 	GO=$(GO) ./test/fuzz.sh $(FUZZCOUNT)
+
+vuln: ## known vulnerabilities in what the code calls (needs vuln.go.dev, or VULN_DB)
+	GO=$(GO) ./test/vuln.sh
 
 vm: ## the daemon, netsetup and bpf on Debian's 6.1 kernel, in an emulated machine (as root)
 	GO=$(GO) ./test/vm/run.sh
