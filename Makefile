@@ -7,7 +7,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image manifest deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill bench bench-check bench-calls clean help
+.PHONY: vuln build run image manifest deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill bench bench-check bench-readme bench-calls clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,11 +55,14 @@ vm: ## the daemon, netsetup and bpf on Debian's 6.1 kernel, in an emulated machi
 kill: ## kill, stop and replace the daemon under load, ten times each, and print how long look-ups took (as root)
 	$(GO) test -count=1 -timeout 20m ./test/kill -v -rounds 10
 
-bench: ## nodens, CoreDNS, unbound, dnsmasq and a floor side by side, in one run
+bench: ## nodens, CoreDNS, unbound, dnsmasq and an echo side by side, in one run
 	$(GO) run ./test/bench
 
 bench-check: ## the same, and fail below the goals
 	$(GO) run ./test/bench -check
+
+bench-readme: ## the same, and put its summary into README.md
+	$(GO) run ./test/bench -readme README.md
 
 bench-calls: ## what redirection costs a connect and a sendmsg, in ns (as root)
 	$(GO) test ./bpf -run '^$$' -bench '^Benchmark(SystemCall|Program)$$' -benchtime 0.2s

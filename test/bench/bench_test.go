@@ -5,6 +5,8 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -173,7 +175,7 @@ func TestProcFigures(t *testing.T) {
 	if d, err := cpuTime(proc, 7); err != nil || d != 1234 {
 		t.Errorf("cpuTime = %v, %v, want 1234 ns", d, err)
 	}
-	for _, pid := range []int{8, 9} {
+	for _, pid := range []int{8, 9} { // 9 is not there
 		if _, err := cpuTime(proc, pid); err == nil {
 			t.Errorf("no error for process %d", pid)
 		}
@@ -191,6 +193,61 @@ func TestCheck(t *testing.T) {
 		err := check(io.Discard, []goal{{"another", 0, 1}, {"x", c.have, 1.4}})
 		if (err == nil) != c.met {
 			t.Errorf("check of %v: %v", c.have, err)
+		}
+	}
+}
+
+func TestSummaryGoesBetweenTheMarks(t *testing.T) {
+	got, err := between([]byte("a\n"+beginMark+"old\n"+endMark+"b\n"), []byte("new\n"))
+	if want := "a\n" + beginMark + "new\n" + endMark + "b\n"; err != nil || string(got) != want {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+	for _, text := range []string{"", beginMark, endMark + beginMark} {
+		if _, err := between([]byte(text), nil); err == nil {
+			t.Errorf("no error for %q", text)
+		}
+	}
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := between(readme, nil); err != nil {
+		t.Errorf("README.md: %v", err)
+	}
+}
+
+// Figures of two rounds: what the goals and the summary make of them.
+func TestGoals(t *testing.T) {
+	b := &bench{options: options{names: 10, filled: 100, grown: 1000, rounds: 2}, servers: []*server{
+		{name: nodens, start: 10 * time.Millisecond}, {name: coreDNS}, {name: unbound}, {name: goEcho}, {name: cEcho}}}
+	round := func(ours float64) map[string]sample {
+		return map[string]sample{nodens: {cpu: ours, p99: 100}, coreDNS: {cpu: 60, p99: 300}, unbound: {cpu: 10}, goEcho: {cpu: 9}, cEcho: {cpu: 8}}
+	}
+	f := &figures{misses: phase{round(30), round(36)}, idle: map[string]float64{nodens: 0.0001},
+		after: map[string]memory{nodens: {resident: 50_000}}, last: memory{resident: 50_000 + 900*250}}
+	f.hits[mixA], f.hits[mixB] = phase{round(8), round(8)}, phase{round(8), round(8.2)}
+	f.grown = [2]phase{{round(8), round(8)}, {round(11), round(12)}}
+	f.paced[len(rates)-1] = phase{round(8), round(12)}
+	want := []struct {
+		what string
+		have float64
+		met  bool
+	}{
+		{"CPU per hit / C mmsg echo", 1, true}, {"CPU per hit / unbound", 0.8, true}, {"CPU per hit / CoreDNS", 8.0 / 60, true},
+		{"CPU per hit, mix B / A", 1.0125, true}, {"CPU at 5,000/s / C mmsg echo", 1.25, true}, {"p99 at 5,000/s / CoreDNS", 1.0 / 3, true},
+		{"CPU per miss / CoreDNS", 0.55, true}, {"p99 of a miss / CoreDNS", 1.0 / 3, true}, {"CPU per hit, 1000 names / 1000", 23.0 / 16, true},
+		{"resident octets per A answer, all in", 250, true}, {"idle, share of a core", 0.0001, true}, {"start to the first answer, ms", 10, true},
+	}
+	for i, g := range b.goals(f) {
+		if w := want[i]; g.what != w.what || math.Abs(g.have-w.have) > 1e-9 || g.met() != w.met {
+			t.Errorf("%s: %v, met %t, want %+v", g.what, g.have, g.met(), w)
+		}
+	}
+	var summary strings.Builder
+	b.summary(&summary, f)
+	for _, part := range []string{"| nodens | 0 | 8.00 | 8.10 | 10.0 | 100 | 33.0 | 0 | 10 |", "| C mmsg echo | 0 | 8.00 | – |", "takes 1.00 of the CPU of an echo in C, 0.80 of unbound's, 0.13 of CoreDNS's", "250 octets"} {
+		if !strings.Contains(summary.String(), part) {
+			t.Errorf("%q is not in the summary:\n%s", part, summary.String())
 		}
 	}
 }

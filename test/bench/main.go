@@ -2,8 +2,9 @@
 // loopback addresses: CPU per answer, latency, idle cost, memory. It prints
 // Markdown.
 //
-//	go run ./test/bench          # some three minutes, after the builds
+//	go run ./test/bench          # some five minutes, after the builds
 //	go run ./test/bench -check   # and exits 1 where a goal is missed
+//	go run ./test/bench -readme README.md
 package main
 
 import (
@@ -61,7 +62,9 @@ type options struct {
 	length       time.Duration // of a round
 	idle         time.Duration
 	names        int
-	filled       int // names in the end
+	filled       int // names in all caches in the end
+	grown        int // names in nodens then
+	readme       string
 	peers        []string
 	coreDNS      string
 	check        bool
@@ -77,6 +80,8 @@ func parseOptions(args []string) (options, error) {
 	fs.DurationVar(&o.idle, "idle", 10*time.Second, "`time` to watch the servers without queries")
 	fs.IntVar(&o.names, "names", 10_000, "`number` of names that the hits are among")
 	fs.IntVar(&o.filled, "fill", 100_000, "`number` of names in the caches in the end")
+	fs.IntVar(&o.grown, "grow", 1_000_000, "`number` of names in nodens's cache at last")
+	fs.StringVar(&o.readme, "readme", "", "put a summary between the marks in `file`, too")
 	fs.Func("peers", "comma-separated `servers` beside nodens and the echo (default "+strings.Join(o.peers, ",")+")", func(s string) error {
 		o.peers = strings.FieldsFunc(s, func(r rune) bool { return r == ',' })
 		for _, p := range o.peers {
@@ -99,8 +104,8 @@ func parseOptions(args []string) (options, error) {
 		return o, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case o.rounds < 1 || o.length < 10*time.Millisecond || o.idle <= 0:
 		return o, errors.New("want at least one round, 0.01 seconds long, and some idle time")
-	case o.names < 10 || o.filled < o.names+o.rounds || o.filled > maxNames:
-		return o, fmt.Errorf("want 10 ≤ -names < -fill ≤ %d", maxNames)
+	case o.names < 10 || o.filled < o.names+o.rounds || o.grown <= o.filled || o.grown > maxNames:
+		return o, fmt.Errorf("want 10 ≤ -names < -fill < -grow ≤ %d", maxNames)
 	case o.serverCPU == o.generatorCPU:
 		return o, errors.New("servers and generator want a CPU each")
 	}
@@ -127,7 +132,7 @@ func compare(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.upstream.stop(context.WithoutCancel(ctx))) }()
-	e := &env{dir: dir, self: self, serverCPU: o.serverCPU, upstream: b.upstream.addr, names: o.filled, coreDNS: o.coreDNS}
+	e := &env{dir: dir, self: self, serverCPU: o.serverCPU, upstream: b.upstream.addr, names: o.filled, grown: o.grown, coreDNS: o.coreDNS}
 	defer func() { err = errors.Join(err, b.stop()) }()
 	if err := b.startAll(ctx, e); err != nil {
 		return err
@@ -144,6 +149,11 @@ func compare(ctx context.Context, args []string) (err error) {
 
 func (b *bench) conclude(w io.Writer, f *figures) error {
 	b.report(w, f)
+	if b.readme != "" {
+		if err := b.updateReadme(f); err != nil {
+			return err
+		}
+	}
 	if !b.check {
 		return nil
 	}
@@ -153,7 +163,7 @@ func (b *bench) conclude(w io.Writer, f *figures) error {
 // startAll starts nodens, the peers that are there, the floor, and the
 // generator.
 func (b *bench) startAll(ctx context.Context, e *env) error {
-	for i, name := range append(append([]string{nodens}, b.peers...), floor) {
+	for i, name := range slices.Concat([]string{nodens}, b.peers, []string{goEcho, cEcho}) {
 		s, err := e.start(ctx, name, address(i+1))
 		if errors.Is(err, errAbsent) {
 			fmt.Fprintf(b.progress, "without %s: %v\n", name, err)

@@ -42,6 +42,8 @@ type figures struct {
 	idle   map[string]float64
 	before map[string]memory // with -names names
 	after  map[string]memory // with -fill names
+	last   memory            // of nodens, with -grow names
+	pause  float64           // the longest of its collector until then, seconds
 }
 
 // memory of a server; cache is nodens_cache_bytes, zero for the others.
@@ -266,10 +268,18 @@ func (b *bench) measureMisses(ctx context.Context, f *figures) error {
 }
 
 // measureGrowth compares nodens's hits among few names with those among all.
-func (b *bench) measureGrowth(_ context.Context, f *figures) error {
+func (b *bench) measureGrowth(ctx context.Context, f *figures) error {
 	ours := b.servers[:1]
-	all := b.names + (b.filled-b.names)/b.rounds*b.rounds
+	all := b.grown
 	if err := b.fill(ours[0], job{To: all, Window: missWindow}); err != nil {
+		return err
+	}
+	mem, err := b.memory(ctx)
+	if err != nil {
+		return err
+	}
+	f.last = mem[nodens]
+	if f.pause, err = ours[0].gauge(ctx, `go_gc_duration_seconds{quantile="1"}`); err != nil {
 		return err
 	}
 	for i := range b.rounds {

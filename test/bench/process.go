@@ -60,6 +60,9 @@ func cpuTime(proc fs.FS, pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+	if len(files) == 0 {
+		return 0, fmt.Errorf("process %d: %w; or the kernel is without CONFIG_SCHED_INFO", pid, fs.ErrNotExist)
+	}
 	var sum time.Duration
 	for _, name := range files {
 		b, err := fs.ReadFile(proc, name)
@@ -75,9 +78,6 @@ func cpuTime(proc fs.FS, pid int) (time.Duration, error) {
 			return 0, fmt.Errorf("%s: %q is not what proc(5) says", name, b)
 		}
 		sum += time.Duration(ns)
-	}
-	if sum == 0 {
-		return 0, fmt.Errorf("process %d has no CPU time: has it ended, or is the kernel without CONFIG_SCHED_INFO?", pid)
 	}
 	return sum, nil
 }
@@ -112,7 +112,10 @@ func machine() string {
 	if model == "" {
 		model = "unknown CPU"
 	}
+	if hypervisor := " hypervisor"; strings.Contains(field(string(info), "flags"), hypervisor) {
+		model += " (virtual)"
+	}
 	var u unix.Utsname
 	_ = unix.Uname(&u)
-	return fmt.Sprintf("%s, Linux %s %s", model, unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Machine[:]))
+	return fmt.Sprintf("%s, %d CPUs, Linux %s %s", model, strings.Count(string(info), "processor\t"), unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Machine[:]))
 }

@@ -29,7 +29,7 @@ func (b *bench) reportHits(w io.Writer, f *figures) {
 		} else {
 			row = append(row, number(f.hits[mixB].median(s.name, cpu), 2), number(f.hits[mixB].ratio(s.name, a, s.name, cpu), 2))
 		}
-		for _, peer := range []string{floor, unbound, coreDNS} {
+		for _, peer := range []string{b.floor(), unbound, coreDNS} {
 			row = append(row, number(a.ratio(s.name, a, peer, cpu), 2))
 		}
 		rows = append(rows, append(row, a.saturated(s.name)))
@@ -68,9 +68,14 @@ func (b *bench) reportRest(w io.Writer, f *figures) {
 	}
 	fmt.Fprintf(w, "Start to the first answer; CPU without queries, over %v; misses, %d under way; resident memory with %d names of mix A and %d of B (dnsmasq takes it all at the start).\n\n", b.idle, missWindow, b.filled, b.names)
 	table(w, []string{"server", "start ms", "idle % of a core", "CPU µs per miss", "p99 µs", "RSS MB", "RSS B per added name"}, rows)
-	fmt.Fprintf(w, "nodens: nodens_cache_bytes %.0f, %.0f B per added name; a hit among %d names costs %s× one among %d (%s and %s µs).\n\n",
-		f.after[nodens].cache, b.perName(f, nodens, func(m memory) float64 { return m.cache }),
-		b.filled, number(growth(f), 2), fewNames, number(f.grown[1].median(nodens, cpu), 2), number(f.grown[0].median(nodens, cpu), 2))
+	fmt.Fprintf(w, "nodens with %d names: %.0f MB resident, %.0f B per added name, all in (nodens_cache_bytes %.0f MB); a hit costs %s× one among %d names (%s and %s µs); the collector's longest pause was %s µs.\n\n",
+		b.grown, f.last.resident/1e6, b.perGrown(f), f.last.cache/1e6,
+		number(growth(f), 2), fewNames, number(f.grown[1].median(nodens, cpu), 2), number(f.grown[0].median(nodens, cpu), 2), number(f.pause*1e6, 0))
+}
+
+// perGrown is what each name that only nodens was asked for takes, in octets.
+func (b *bench) perGrown(f *figures) float64 {
+	return (f.last.resident - f.after[nodens].resident) / float64(b.grown-b.filled)
 }
 
 // perName is what each of the names added by the misses takes, in octets.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -22,13 +23,14 @@ import (
 // coreDNSVersion is the CoreDNS that we measure against.
 const coreDNSVersion = "v1.14.7"
 
-// Names of the servers. The floor is not one that resolves names.
+// Names of the servers. Those of the floor do not resolve names.
 const (
 	nodens  = "nodens"
 	coreDNS = "coredns"
 	unbound = "unbound"
 	dnsmasq = "dnsmasq"
-	floor   = "mmsg echo"
+	goEcho  = "Go mmsg echo"
+	cEcho   = "C mmsg echo"
 )
 
 // errAbsent means that a peer is not installed.
@@ -46,7 +48,7 @@ type server struct {
 }
 
 func (s *server) pid() int   { return s.cmd.Process.Pid }
-func (s *server) echo() bool { return s.name == floor }
+func (s *server) echo() bool { return s.name == goEcho || s.name == cEcho }
 
 // env is what starting a server takes.
 type env struct {
@@ -55,6 +57,7 @@ type env struct {
 	serverCPU int
 	upstream  netip.AddrPort
 	names     int    // that a server has to be able to cache
+	grown     int    // and nodens
 	coreDNS   string // path of a binary; empty: install it
 }
 
@@ -138,7 +141,9 @@ func (e *env) prepare(ctx context.Context, s *server) ([]string, error) {
 		return e.prepareUnbound(ctx, s)
 	case dnsmasq:
 		return e.prepareDnsmasq(ctx, s)
-	case floor:
+	case cEcho:
+		return e.prepareEcho(ctx, s)
+	case goEcho:
 		return []string{e.self, "echo", s.addr.String()}, nil
 	}
 	return nil, fmt.Errorf("no server is called %q", s.name)
@@ -156,7 +161,7 @@ func (e *env) prepareNodens(ctx context.Context, s *server) ([]string, error) {
 		return nil, err
 	}
 	s.version = "this tree"
-	return []string{bin, "-basecorefile=", "-conf", conf, "-cache-size", strconv.Itoa(max(64<<20, e.names*1024))}, nil
+	return []string{bin, "-basecorefile=", "-conf", conf, "-cache-size", strconv.Itoa(max(64<<20, e.grown*400))}, nil
 }
 
 func (e *env) prepareCoreDNS(ctx context.Context, s *server) ([]string, error) {
@@ -192,7 +197,34 @@ func (e *env) corefile(s *server) string {
     forward . %s
     prometheus %s
 }
-`, s.addr.Port(), s.addr.Addr(), 4*e.names, e.upstream, s.metrics)
+`, s.addr.Port(), s.addr.Addr(), e.capacity(s), e.upstream, s.metrics)
+}
+
+//go:embed echo/echo.c
+var echoSource string
+
+func (e *env) prepareEcho(ctx context.Context, s *server) ([]string, error) {
+	cc, err := find("cc")
+	if err != nil {
+		return nil, err
+	}
+	source, err := e.write("echo.c", echoSource)
+	if err != nil {
+		return nil, err
+	}
+	bin := filepath.Join(e.dir, "echo")
+	if out, err := exec.CommandContext(ctx, cc, "-O2", "-o", bin, source).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("compile the echo: %w\n%s", err, out)
+	}
+	return []string{bin, s.addr.Addr().String(), strconv.Itoa(int(s.addr.Port()))}, nil
+}
+
+// capacity is in names; of nodens the octets decide.
+func (e *env) capacity(s *server) int {
+	if s.name == nodens {
+		return 4 * e.grown
+	}
+	return 4 * e.names
 }
 
 func (e *env) prepareUnbound(ctx context.Context, s *server) ([]string, error) {
