@@ -2,10 +2,11 @@ package supervise
 
 import "time"
 
-// How long to wait before a worker is started again.
+// How long to wait before a worker is started again: not long, since who asks the
+// node's address has nobody else.
 const (
 	firstPause = 100 * time.Millisecond
-	longPause  = 10 * time.Second
+	longPause  = 2 * time.Second
 	// steady is how long a worker must have run for its death to count as the
 	// first one.
 	steady = 10 * time.Second

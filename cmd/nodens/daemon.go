@@ -104,7 +104,7 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool, beats *supervi
 	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
 	d.redirect = newRedirector(d.log, d.registry, workers, self)
 	d.redirect.podLogs = f.redirect.podLogs
-	d.vitals = &vitals{beats: beats, log: d.log}
+	d.vitals = newVitals(beats, d.log)
 	d.redirect.vitals = d.vitals
 	d.pools.own = d.isOwn
 	d.pools.changed = d.askLoopProbe
@@ -275,7 +275,7 @@ func (d *daemon) stopServing(ctx context.Context) error {
 // becomeReady answers /ready, writes the PID file, and says on standard output
 // where we listen.
 func (d *daemon) becomeReady(ctx context.Context) error {
-	if err := d.pidfile.write(d.flags.pidfile, d.vitals.beats.PID()); err != nil {
+	if err := d.pidfile.write(d.flags.pidfile, d.vitals.pid); err != nil {
 		return err
 	}
 	d.state.ready.Store(true)

@@ -17,14 +17,23 @@ const vitalsInterval = 500 * time.Millisecond
 // vitals tells the supervisor that we answer. Its methods are safe for concurrent
 // use.
 type vitals struct {
-	beats *supervise.Beats // nil: there is no supervisor
-	log   *slog.Logger
+	tell func(supervise.Report) error // nil: there is no supervisor
+	pid  int                          // that stands for the program
+	log  *slog.Logger
 
 	mu      sync.Mutex
 	told    bool             // between start and stop
 	report  supervise.Report // of the last redirection
 	inForce bool             // that one beats, and nobody else
 	end     func()
+}
+
+func newVitals(b *supervise.Beats, log *slog.Logger) *vitals {
+	v := &vitals{pid: b.PID(), log: log}
+	if b != nil {
+		v.tell = b.Beat
+	}
+	return v
 }
 
 // answered says that the target of a redirection answered just now, through its
@@ -50,7 +59,7 @@ func (v *vitals) beat() {
 	if !v.told {
 		return
 	}
-	if err := v.beats.Beat(v.report); err != nil {
+	if err := v.tell(v.report); err != nil {
 		v.log.Error("the supervisor is not told that we answer", "error", err)
 	}
 }
@@ -58,7 +67,7 @@ func (v *vitals) beat() {
 // start begins to tell. While no redirection is in force, ask decides whether we
 // answer: nil is yes.
 func (v *vitals) start(ctx context.Context, ask func(context.Context) error) {
-	if v.beats == nil {
+	if v.tell == nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nodens-dns/nodens/supervise"
+)
+
+// Without the flag there is a supervisor where sockets may be redirected.
+func TestSupervised(t *testing.T) {
+	for _, tc := range []struct {
+		args, redirect string // redirect is the Corefile's
+		want           bool
+	}{
+		{"", "", false},
+		{"-redirect off", "", false},
+		{"-redirect on", "", true},
+		{"-redirect auto", "", true},
+		{"", "redirect on", true},
+		{"", "redirect auto", true},
+		{"-redirect on", "redirect off", false}, // the Corefile wins
+		{"-redirect off", "redirect on", true},
+		{"-supervise", "", true},
+		{"-supervise=false -redirect on", "", false},
+		{"-redirect on", "nonsense", false}, // the daemon tells, and ends
+	} {
+		file := filepath.Join(t.TempDir(), "Corefile")
+		if err := os.WriteFile(file, []byte(". {\n bind 127.0.0.1\n forward . 192.0.2.1\n "+tc.redirect+"\n}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := parseFlags(append(strings.Fields(tc.args), "-conf", file), &bytes.Buffer{})
+		if err != nil {
+			t.Fatalf("%s: %v", tc.args, err)
+		}
+		if got := f.supervised(env{getenv: func(string) string { return "" }}, f.resolve()); got != tc.want {
+			t.Errorf("flags %q, Corefile %q: supervised %t, want %t", tc.args, tc.redirect, got, tc.want)
+		}
+	}
+}
+
+// The end of ctx is one more signal, however many went before.
+func TestHandedOn(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	signals := make(chan os.Signal)
+	all := handedOn(ctx, signals)
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGUSR1} {
+		signals <- s
+		if got := <-all; got != s {
+			t.Errorf("got %v, want %v", got, s)
+		}
+	}
+	cancel()
+	if got := <-all; got != syscall.SIGTERM {
+		t.Errorf("at the end %v", got)
+	}
+}
+
+// What the redirection beats is handed on while we are ready; when it has
+// withdrawn, what we ask ourselves.
+func TestVitals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []supervise.Report
+		v := &vitals{log: slog.New(slog.DiscardHandler), tell: func(r supervise.Report) error {
+			told = append(told, r)
+			return nil
+		}}
+		// after returns what is told in the next two intervals.
+		after := func() []supervise.Report {
+			v.mu.Lock()
+			told = nil
+			v.mu.Unlock()
+			time.Sleep(2*vitalsInterval + vitalsInterval/2)
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			return told
+		}
+		report := supervise.Report{Cgroup: "/kubepods", Targets: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:20053")}, Silence: 400 * time.Millisecond}
+		v.answered(report)
+		if len(told) != 0 {
+			t.Errorf("told before ready: %+v", told)
+		}
+		var silent atomic.Bool
+		v.start(t.Context(), func(context.Context) error {
+			if silent.Load() {
+				return context.DeadlineExceeded
+			}
+			return nil
+		})
+		defer v.stop()
+		if got := after(); len(got) != 0 {
+			t.Errorf("told while a redirection is in force and silent: %+v", got)
+		}
+		v.answered(report)
+		if len(told) != 1 || told[0].Silence != report.Silence {
+			t.Errorf("told of an answer: %+v", told)
+		}
+		v.withdrawn()
+		if got := after(); len(got) < 2 || got[0].Silence != 0 || got[0].Cgroup != report.Cgroup {
+			t.Errorf("told while none is in force: %+v", got)
+		}
+		silent.Store(true)
+		if got := after(); len(got) != 0 {
+			t.Errorf("told while we do not answer: %+v", got)
+		}
+		silent.Store(false)
+		v.stop()
+		if got := after(); len(got) != 0 {
+			t.Errorf("told after the end: %+v", got)
+		}
+	})
+}
