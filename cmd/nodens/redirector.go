@@ -123,6 +123,9 @@ func (r *redirector) load() error {
 			return err
 		}
 	}
+	if r.counts == nil { // of this process there was none before
+		r.freeOrphans()
+	}
 	b, err := bpf.OpenRedirect(bpf.RedirectConfig{
 		Cgroup: r.kubepods, PinDir: r.plan.pinDir, Services: r.plan.services,
 		HeartbeatTimeout: r.plan.settings.Heartbeat, Logger: r.log,

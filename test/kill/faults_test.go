@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nodens-dns/nodens/test/internal/lab"
 )
 
@@ -49,6 +51,15 @@ var faults = []fault{
 		m.exhaust(t, d.gone(t))
 		d.awaitRedirected(t, mark)
 		return d
+	}},
+	{"all at once", true, func(t *testing.T, n *node, m *memory, d *daemon) *daemon { // as a container that is killed
+		worker := d.worker()
+		d.Signal(t, syscall.SIGKILL)
+		if err := unix.Kill(worker, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		d.Wait(t)
+		return n.start(t, m)
 	}},
 	{"upgrade", false, func(t *testing.T, n *node, m *memory, d *daemon) *daemon {
 		next := n.start(t, m)
