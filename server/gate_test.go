@@ -107,7 +107,7 @@ func (g gated) ask(network string, want bool) error {
 // TestProber: a prober meets all workers, and one that is answered by none says
 // so. A socket that is not answered is asked from again.
 func TestProber(t *testing.T) {
-	ts := newTestServer(t, Config{Workers: 2})
+	ts := newTestServer(t, Config{Workers: 2}, HeartbeatZone())
 	p, err := NewProber(ts.addr, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -116,6 +116,15 @@ func TestProber(t *testing.T) {
 	for range len(p.conns) + 1 {
 		if err := p.Ask(20 * time.Second); err != nil {
 			t.Fatal(err)
+		}
+	}
+	families, err := ts.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "coredns_dns_requests_total" {
+			t.Errorf("counted as clients' queries: %v", f.Metric)
 		}
 	}
 	if err := ts.Apply(t.Context(), nil); err != nil {

@@ -44,11 +44,24 @@ func (m *Metrics) zone(server, zone string) *zoneStats {
 	k := [2]string{server, zone}
 	z, ok := m.zones[k]
 	if !ok {
-		z = new(zoneStats)
-		for range m.workers {
-			z.shards = append(z.shards, new(statShard))
-		}
+		z = m.newStats()
 		m.zones[k] = z
+	}
+	return z
+}
+
+// statsOf is zone, or counters that nobody reads.
+func (m *Metrics) statsOf(server string, z *Zone) *zoneStats {
+	if z.uncounted {
+		return m.newStats()
+	}
+	return m.zone(server, z.Name)
+}
+
+func (m *Metrics) newStats() *zoneStats {
+	z := new(zoneStats)
+	for range m.workers {
+		z.shards = append(z.shards, new(statShard))
 	}
 	return z
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,10 +19,27 @@ import (
 // many one that meets none is rare.
 const probePorts = 4
 
-// Prober asks an address over and over, cheaply: from open sockets, one after
-// the other, so that it meets all workers. A socket whose question was not
-// answered is asked from again until it is: one worker that hangs fails all from
-// then on. Not safe for concurrent use.
+// probeZone exists only where HeartbeatZone is served.
+const probeZone = "heartbeat.nodens.invalid."
+
+// HeartbeatZone is a zone for a Prober to ask. Its answers are never cached, so
+// that each question goes all the way that a miss goes, and never counted, so that
+// they are not taken for clients'.
+func HeartbeatZone() *Zone {
+	return &Zone{Name: probeZone, Sources: []NamedSource{{"heartbeat", heartbeat{}}}, uncounted: true}
+}
+
+// heartbeat is the source of HeartbeatZone.
+type heartbeat struct{}
+
+func (heartbeat) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
+	return new(dns.Msg).SetReply(m), nil
+}
+
+// Prober asks an address that serves HeartbeatZone over and over, cheaply: from
+// open sockets, one after the other, so that it meets all workers. A socket whose
+// question was not answered is asked from again until it is: one worker that hangs
+// fails all from then on. Not safe for concurrent use.
 type Prober struct {
 	conns []*net.UDPConn
 	next  int
@@ -32,8 +50,7 @@ type Prober struct {
 // NewProber opens sockets for asking addr, which has so many workers.
 func NewProber(addr netip.AddrPort, workers int) (*Prober, error) {
 	m := new(dns.Msg)
-	m.SetQuestion("version.bind.", dns.TypeTXT)
-	m.Question[0].Qclass = dns.ClassCHAOS
+	m.SetQuestion(probeZone, dns.TypeTXT)
 	query, err := m.Pack()
 	if err != nil {
 		return nil, err

@@ -38,6 +38,8 @@ type Zone struct {
 	Normalise *Normalise // nil: empty answers are passed on as they are
 	Actions   *Actions   // nil: there are none
 
+	uncounted bool // in no metric
+
 	serial uint32 // keeps equal questions of different zones apart in flight
 }
 
@@ -122,7 +124,7 @@ func newZoneTable(zones []*Zone, local netip.AddrPort, m *Metrics) (*zoneTable, 
 		if _, dup := t.zones[key]; dup {
 			return nil, fmt.Errorf("zone %q is served twice on %s", z.Name, server)
 		}
-		t.zones[key] = &boundZone{Zone: z, stats: m.zone(server, z.Name), table: t}
+		t.zones[key] = &boundZone{Zone: z, stats: m.statsOf(server, z), table: t}
 	}
 	return t, nil
 }

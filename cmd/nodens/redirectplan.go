@@ -211,6 +211,7 @@ func (p redirectPlan) bindings(byAddr map[netip.AddrPort][]*server.Zone, gate *s
 		if len(zones) == 0 {
 			return nil, fmt.Errorf("service %v: no server block is served on port %d", s.VIP, s.VIP.Port())
 		}
+		zones = append(slices.Clone(zones), server.HeartbeatZone())
 		bindings = append(bindings, server.Binding{Addr: s.Target, Zones: zones, Gate: gate})
 	}
 	return bindings, nil
