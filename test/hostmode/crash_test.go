@@ -142,8 +142,10 @@ func TestStatus(t *testing.T) {
 		link = "nodelocaldns (generation "
 	}
 	status("while running", 0, "link\t"+link, "address\t"+localIP+" on ", "address\t"+localIP6+" on ", "rules\tpresent (generation ")
+	mark := d.Err.Mark()
 	n.output(t, "nft", "add table inet firewall; add chain inet firewall input { type filter hook input priority 0; policy drop; }")
-	status("with a firewall", 0, "note\tinet firewall input drops by default")
+	d.Err.Await(t, mark, `drifted, repaired.* object=accepts`)
+	status("with a firewall", 0, "accepts\tin inet firewall input")
 	n.output(t, "nft", "delete table inet firewall")
 	d.Kill()
 	status("after SIGKILL", 1, "address\t"+localIP+" on ", "no process runs")

@@ -148,10 +148,10 @@ func TestUnsupportedDirective(t *testing.T) {
 	f := readFixture(t, "testdata/fixtures/deliveryhero.txtar")
 	n := f.newNode(t)
 	for _, file := range f.etc {
-		n.write(t, "/"+file.Name, strings.ReplaceAll(string(file.Data), "    loop\n", "    loop\n    pprof\n"))
+		n.write(t, "/"+file.Name, strings.ReplaceAll(string(file.Data), "    loop\n", "    loop\n    autopath @kubernetes\n"))
 	}
 	_, errs, status := n.nodens(t, append([]string{"check"}, f.args...)...)
-	want := basePath + ":11: pprof: "
+	want := basePath + ":11: autopath: "
 	if status == 0 || !strings.Contains(errs, want) {
 		t.Errorf("check: status %d, %q, want %q", status, errs, want)
 	}
