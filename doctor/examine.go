@@ -103,7 +103,7 @@ type RedirectState struct {
 	Attached     bool // all programs run
 	Alive        bool // and send look-ups to the daemon
 	HeartbeatAge time.Duration
-	OptedOut     int // pods and namespaces, as cgroups
+	OptedOut     map[uint64]bool // cgroups, by their directories' inode numbers
 	Targets      map[netip.AddrPort]netip.AddrPort
 }
 

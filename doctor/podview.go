@@ -41,6 +41,9 @@ func (e *examination) examinePod(ctx context.Context, p pod) {
 		e.unexamined(fmt.Sprintf("%s: links: %v", p.view, err))
 	}
 	e.judgeMTU(p, link)
+	if e.optedOut(p) {
+		e.fact(p.view, "has opted out of redirection")
+	}
 	conf, known := e.podResolvConf(p)
 	ask := e.asksOf(conf)
 	results := make([]reach, len(ask))

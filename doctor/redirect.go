@@ -17,6 +17,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Socket redirection acts on sockets by the cgroup of who makes them, so that
@@ -56,9 +58,6 @@ func (e *examination) examineRedirect() {
 	case s.Attached:
 		e.fact(nodeView, "sockets of pods are redirected to nodens")
 	}
-	if s.Attached && s.OptedOut > 0 {
-		e.fact(nodeView, fmt.Sprintf("%d cgroups have opted out of redirection; what is said of a pod below is not true of one of them", s.OptedOut))
-	}
 }
 
 // AskCommand is the command of nodens that the second process is started as. It
@@ -95,7 +94,7 @@ func Ask(ctx context.Context, r io.Reader, w io.Writer) error {
 // askRedirected asks from the pod's namespace and below the pods' cgroup. tried
 // is false where redirection is not in force or this cannot be done.
 func (e *examination) askRedirected(ctx context.Context, p pod, server netip.AddrPort) (rep reply, tried bool) {
-	if !e.inForce.Attached {
+	if !e.inForce.Attached || e.optedOut(p) {
 		return rep, false
 	}
 	rep, err := e.askBelow(ctx, p, server)
@@ -149,23 +148,41 @@ func newCgroup(below string) (dir *os.File, remove func() error, err error) {
 
 // isBelow tells whether this process is in a cgroup or below it. What
 // /proc/self/cgroup says depends on the cgroup namespace, so it is looked for.
-func isBelow(cgroup string) bool {
-	if cgroup == "" {
-		return false
+func isBelow(cgroup string) bool { return cgroupOf(cgroup, os.Getpid()) != "" }
+
+// cgroupOf finds the directory of a process's cgroup, at or below another; "" if
+// it is not there.
+func cgroupOf(below string, pid int) string {
+	if below == "" || pid == 0 {
+		return ""
 	}
-	found := errors.New("found")
-	own := strconv.Itoa(os.Getpid())
-	err := filepath.WalkDir(cgroup, func(path string, entry fs.DirEntry, err error) error {
+	dir, wanted := "", strconv.Itoa(pid)
+	_ = filepath.WalkDir(below, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
 			return nil // gone meanwhile
 		}
 		text, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-		if err == nil && slices.Contains(strings.Fields(string(text)), own) {
-			return found
+		if err == nil && slices.Contains(strings.Fields(string(text)), wanted) {
+			dir = path
+			return filepath.SkipAll
 		}
 		return nil
 	})
-	return errors.Is(err, found)
+	return dir
+}
+
+// optedOut tells whether redirection leaves a pod alone: its cgroup, or one above.
+func (e *examination) optedOut(p pod) bool {
+	if len(e.inForce.OptedOut) == 0 {
+		return false
+	}
+	for dir := cgroupOf(e.Redirect.Cgroup, p.pid); len(dir) > len(e.Redirect.Cgroup); dir = filepath.Dir(dir) {
+		var s unix.Stat_t
+		if unix.Stat(dir, &s) == nil && e.inForce.OptedOut[s.Ino] {
+			return true
+		}
+	}
+	return false
 }
 
 // judgeRedirected judges an address that sockets of pods are taken elsewhere

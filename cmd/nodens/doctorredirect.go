@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/nodens-dns/nodens/bpf"
@@ -16,10 +17,16 @@ func (f *doctorFlags) addRedirect(c *doctor.Config, files *corefiles, cfg source
 	plan := d.planRedirect(cfg)
 	c.Redirect = doctor.Redirect{
 		Mode: string(plan.settings.Mode), PinDir: plan.pinDir, Cgroup: plan.settings.Kubepods,
-		State: func() (doctor.RedirectState, error) { return redirectInForce(plan.pinDir) },
 	}
 	if c.Redirect.Cgroup == "" {
 		c.Redirect.Cgroup, _ = bpf.FindKubepods("/proc/self/mountinfo") // an error is for who needs it
+	}
+	c.Redirect.State = func() (doctor.RedirectState, error) {
+		s, err := redirectInForce(plan.pinDir)
+		if err == nil && len(plan.settings.OptOut) > 0 {
+			s.OptedOut, err = f.optedOut(c.Redirect.Cgroup, plan.settings.OptOut)
+		}
+		return s, err
 	}
 	if plan.settings.Mode == config.RedirectOff {
 		return
@@ -51,10 +58,19 @@ func redirectInForce(pinDir string) (doctor.RedirectState, error) {
 		if !p.Ours {
 			continue
 		}
-		out.Attached, out.Alive, out.HeartbeatAge, out.OptedOut = p.Attached(), p.Alive, p.HeartbeatAge, p.OptedOut
+		out.Attached, out.Alive, out.HeartbeatAge = p.Attached(), p.Alive, p.HeartbeatAge
 		for _, s := range p.Services {
 			out.Targets[s.VIP] = s.Target
 		}
 	}
 	return out, nil
+}
+
+// optedOut returns the cgroups of the pods that redirection leaves alone.
+func (f *doctorFlags) optedOut(kubepods string, names []config.PodName) (map[uint64]bool, error) {
+	uids, err := optedOutPods(f.redirect.podLogs, names)
+	if err != nil {
+		return nil, fmt.Errorf("pods that have opted out: %w", err)
+	}
+	return podCgroups(kubepods, uids)
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -106,6 +107,22 @@ func TestHealthyByRedirection(t *testing.T) {
 				t.Errorf("no fact of the pod says %q: %+v", tc.says, r.Facts)
 			}
 		})
+	}
+}
+
+// A pod that has opted out is judged by the way of its packets.
+func TestOptedOut(t *testing.T) {
+	t.Parallel()
+	w, flags := cniWorld(t, lab.RouteFIB)
+	logs := t.TempDir()
+	uid := strings.TrimPrefix(filepath.Base(w.podCgroup), "pod")
+	must(t, os.Mkdir(filepath.Join(logs, "team-a_vpn-0_"+uid), 0o755))
+	flags = append(flags, "-redirect", "on", "-redirect-opt-out", "team-a", "-pod-logs", logs)
+	w.start(t, flags...)
+	r := w.doctor(t, nil, nil, append([]string{"-wait", "1s"}, flags...)...)
+	w.expect(t, r, "fault pod cni-swallows")
+	if !hasFact(r, w.podPID, "has opted out of redirection") {
+		t.Errorf("facts %+v", r.Facts)
 	}
 }
 

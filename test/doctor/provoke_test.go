@@ -170,6 +170,22 @@ func TestFlagsOfTheDaemon(t *testing.T) {
 	}
 }
 
+// TestInContainer runs doctor as who runs it in the daemon's container does: with
+// the two capabilities that are left there, and without sight of other processes.
+func TestInContainer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	contain := []string{"setpriv", "--bounding-set=-all,+net_admin,+net_bind_service", "--inh-caps=-all"}
+	w.startAs(t, append([]string{"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"}, contain...))
+	first := strings.TrimSpace(readFile(t, fmt.Sprintf("/proc/%d/task/%[1]d/children", w.daemon.PID())))
+	inside := append([]string{"nsenter", "--target", first, "--mount", "--pid"}, contain...)
+	r := report(t, lab.Command{Netns: w.node, Args: append(inside, built(t), "doctor", "-o", "json")})
+	w.expect(t, r)
+	if len(r.Unexamined) > 0 || !hasFact(r, "node", localAddr+" is answered by nodens ") || !hasFact(r, "node", "no process of a pod is visible") {
+		t.Errorf("not examined %q, facts %+v", r.Unexamined, r.Facts)
+	}
+}
+
 // TestUnexamined runs doctor where it may not enter the pod: it says so, and
 // takes nothing for lost.
 func TestUnexamined(t *testing.T) {

@@ -265,3 +265,10 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	must(t, err)
+	return string(b)
+}
