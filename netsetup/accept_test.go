@@ -356,6 +356,7 @@ func TestAcceptsChangeHands(t *testing.T) {
 	must(t, newer.EnsureAccepts)
 	check(t, newer.Close()) // the kernel does as much for a killed process
 	wantMark("g2")
+	older.endsWithin = 0
 	older.repair(false, true)
 	wantMark("g1")
 	check(t, older.Close())

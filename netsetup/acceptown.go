@@ -32,7 +32,7 @@ func (h *Host) acceptsAdoptedBy() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return h.ifPresent(objectAccepts, otherAccepts(chains, h.cfg.Generation)), nil
+	return h.heldBy(objectAccepts, otherAccepts(chains, h.cfg.Generation)), nil
 }
 
 // releaseAccepts hands our accept rules back or deletes them.

@@ -30,7 +30,8 @@
 // other's Watch sees the mark and goes on.
 //
 // A newer process that is killed hands nothing back; the older one finds its
-// socket gone at the next check and takes the marks back itself.
+// socket gone at one full check and still gone at the next, and takes the marks
+// back itself.
 //
 // Not covered: Of a row of processes each
 // remembers only the one before it, so with three the oldest gets nothing back

@@ -123,6 +123,11 @@ func TestTakesBackFromKilled(t *testing.T) {
 		newer := newHost(t, cfg)
 		must(t, newer.ensureBoth)
 		check(t, newer.Close())
+		adopted := ns.state(t)
+		if older.repair(true, true) || ns.state(t) != adopted {
+			t.Errorf("did not wait for the newer one to hand back:\n%s\nbefore:\n%s", ns.state(t), adopted)
+		}
+		older.endsWithin = 0
 		if older.repair(true, true) {
 			t.Error("repair failed")
 		}

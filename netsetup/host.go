@@ -134,6 +134,9 @@ type Host struct {
 	present map[string]int    // object → socket that holds our presenceName
 	before  predecessor
 
+	absent     map[absence]time.Time // when each was first seen to be
+	endsWithin time.Duration         // the constant, but for tests
+
 	noSocketExpr bool // the kernel lacks the nftables socket expression
 	noOwner      bool // the kernel lacks nftables tables with an owner
 }
@@ -144,7 +147,7 @@ func New(cfg Config) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network setup: %w", err)
 	}
-	h := &Host{cfg: cfg, log: cfg.Logger, localIPs: cfg.localIPs(), adopted: make(map[string]string), present: make(map[string]int), saidDrops: make(map[string]bool)}
+	h := &Host{cfg: cfg, log: cfg.Logger, localIPs: cfg.localIPs(), adopted: make(map[string]string), present: make(map[string]int), saidDrops: make(map[string]bool), absent: make(map[absence]time.Time), endsWithin: endsWithin}
 	if h.metrics, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, fmt.Errorf("network setup: register metrics: %w", err)
 	}

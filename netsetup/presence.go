@@ -3,6 +3,7 @@ package netsetup
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -58,10 +59,39 @@ func (h *Host) isPresent(object string, m addrMark) bool {
 	return err == nil || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
 
-// ifPresent returns generation if a process of it wants the object, else "": the
-// marks of one that was killed hold nobody back.
-func (h *Host) ifPresent(object, generation string) string {
-	if generation == "" || !h.isPresent(object, markOf(generation)) {
+// endsWithin is how long a process that has withdrawn may take to remove its
+// marks or to hand them back. Whose are there for longer was killed.
+const endsWithin = 5 * time.Second
+
+// absence is a generation that has marks and no process.
+type absence struct {
+	object string
+	mark   addrMark
+}
+
+// holds says whether the generation of mark m keeps us from repairing: those of
+// a process that was killed do not.
+func (h *Host) holds(object string, m addrMark) bool {
+	key := absence{object, m}
+	if h.isPresent(object, m) {
+		delete(h.absent, key)
+		return true
+	}
+	since, known := h.absent[key]
+	if !known {
+		since = time.Now()
+		h.absent[key] = since
+	}
+	if time.Since(since) < h.endsWithin {
+		return true
+	}
+	delete(h.absent, key)
+	return false
+}
+
+// heldBy returns generation if it holds, else "".
+func (h *Host) heldBy(object, generation string) string {
+	if generation == "" || !h.holds(object, markOf(generation)) {
 		return ""
 	}
 	return generation

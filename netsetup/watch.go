@@ -233,7 +233,7 @@ func (h *Host) addressesAdoptedBy() (string, error) {
 	}
 	if l != nil {
 		g, ok := generationOfAlias(l.Attrs().Alias)
-		if ok && g != h.cfg.Generation && h.isPresent(objectAddresses, markOf(g)) {
+		if ok && g != h.cfg.Generation && h.holds(objectAddresses, markOf(g)) {
 			return g, nil
 		}
 	}
@@ -243,7 +243,7 @@ func (h *Host) addressesAdoptedBy() (string, error) {
 	}
 	for _, a := range have {
 		other := a.link == loIndex && a.mark.ours() && a.mark != markOf(h.cfg.Generation)
-		if other && h.isPresent(objectAddresses, a.mark) {
+		if other && h.holds(objectAddresses, a.mark) {
 			return a.mark.String(), nil
 		}
 	}
@@ -255,7 +255,7 @@ func (h *Host) rulesAdoptedBy() (string, error) {
 	if g == h.cfg.Generation {
 		g = ""
 	}
-	return h.ifPresent(objectRules, g), err
+	return h.heldBy(objectRules, g), err
 }
 
 // attributeAfter finds an attribute behind a header of that many bytes; nil
