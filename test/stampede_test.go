@@ -49,6 +49,7 @@ func stampede(t *testing.T, network string, leaving int) {
 	})
 	lab.StartDaemon(t, lab.DaemonOptions{
 		Binary: built(t, buildPlain), Netns: c.node,
+		Args:     []string{"-max-misses-per-client", "16384"}, // ours have one address
 		Corefile: ". {\n errors\n cache 30\n bind " + localIP + "\n forward . " + ip + "\n " + admin + "}",
 	})
 	herd := make([]*herdClient, stampedeSockets)
