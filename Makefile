@@ -7,7 +7,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image manifest deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill bench bench-check bench-readme bench-calls clean help
+.PHONY: vuln build run image manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill bench bench-check bench-readme bench-calls clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ image: ## build the image IMAGE with buildah, for ARCHS, such as "amd64 arm64"
 
 manifest: ## render deploy/nodens.yaml from the chart
 	cd test/deploy && $(GO) test -count=1 -run '^TestManifest$$' . -update
+
+metrics: ## write docs/metrics.md from the code (as root)
+	cd test/deploy && $(GO) test -count=1 -run '^TestMetricsReference$$' . -update
 
 deploy: deps ## check chart, examples, manifest, image, alerts and dashboard (as root)
 	cd test/deploy && $(GO) mod tidy -diff && $(GO) vet ./... && $(GO) test -count=1 -timeout 15m .

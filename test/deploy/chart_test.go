@@ -150,12 +150,14 @@ func privilegesOf(t *testing.T, all objects) privileges {
 
 // Each way to run has the privileges that docs/security.md lists, and no more.
 func TestPrivileges(t *testing.T) {
-	const bpfPaths, bpfMounts = "/sys/fs/bpf /sys/fs/cgroup", "/sys/fs/bpf:rw /host/cgroup:ro"
+	const bpfPaths, bpfMounts = "/run/nodens /sys/fs/bpf /sys/fs/cgroup", "/run/nodens:rw /sys/fs/bpf:rw /host/cgroup:ro"
 	for _, c := range []struct {
 		name, values string
 		want         privileges
 	}{
-		{"address", "redirect.mode=off", privileges{caps: "NET_ADMIN NET_BIND_SERVICE", hostNet: true}},
+		{"address", "redirect.mode=off", privileges{
+			caps: "NET_ADMIN NET_BIND_SERVICE", hostNet: true, hostPaths: "/run/nodens", mounts: "/run/nodens:rw"}},
+		{"address, cold", "redirect.mode=off,config.cacheSnapshot=false", privileges{caps: "NET_ADMIN NET_BIND_SERVICE", hostNet: true}},
 		{"redirect without pods' namespaces", "redirect.mode=on,redirect.freeSockets=false", privileges{
 			caps: "BPF NET_ADMIN NET_BIND_SERVICE PERFMON", hostNet: true, hostPaths: bpfPaths, mounts: bpfMounts}},
 		{"redirect", "redirect.mode=on", privileges{
@@ -192,7 +194,7 @@ func TestBadValues(t *testing.T) {
 		"redirect.mode=maybe":                                                    `at '/redirect/mode': value must be one of 'off', 'auto', 'on'`,
 		"redirect.optOut={Kube_System}":                                          `at '/redirect/optOut/0': 'Kube_System' does not match pattern`,
 		"useHostNetwork=false,redirect.mode=off":                                 `without useHostNetwork no pod reaches nodens`,
-		"localRedirectPolicy.enabled=true":                                       `set useHostNetwork to false`,
+		"localRedirectPolicy.enabled=true,redirect.mode=off":                     `set useHostNetwork to false`,
 		"useHostNetwork=false,localRedirectPolicy.enabled=true,redirect.mode=on": `redirect.mode needs useHostNetwork`,
 		"image.digest=latest":                                                    `at '/image/digest': 'latest' does not match pattern`,
 		"tolerations=all":                                                        `at '/tolerations': got string, want array`,

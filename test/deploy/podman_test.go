@@ -75,23 +75,12 @@ func (n *node) run(args ...string) string {
 	return out
 }
 
-// serveCluster starts the cluster's DNS: the daemon's embedded sample of a zone.
+// serveCluster starts the cluster's DNS: the daemon's embedded sample of a zone,
+// and a name outside the cluster.
 func (n *node) serveCluster() {
 	n.t.Helper()
-	conf := writeFile(n.t, filepath.Join(n.t.TempDir(), "Corefile"), "cluster.local {\n bind "+clusterDNS+"\n sample\n}\n")
-	line := n.enter(nodens, "-conf", conf, "-basecorefile=")
-	cmd := exec.Command(line[0], line[1:]...)
-	ready, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	if _, err := ready.Read(make([]byte, 1)); err != nil {
-		n.t.Fatalf("the cluster's DNS does not start: %v", err)
-	}
+	conf := writeFile(n.t, filepath.Join(n.t.TempDir(), "Corefile"), "cluster.local {\n bind "+clusterDNS+"\n sample\n}\nexample {\n bind "+clusterDNS+"\n hosts {\n  192.0.2.7 outside.example\n }\n}\n")
+	n.start("-conf", conf, "-basecorefile=")
 }
 
 // podmanOn is podman for pods that have the node's network.
@@ -222,7 +211,7 @@ func TestPodmanHostNetwork(t *testing.T) {
 	needRoot(t, "dig", "nft", "curl")
 	s.build(root, "localhost/nodens:test", "amd64")
 	p := newPodman(s, n)
-	all := mustTemplate(t, append(testImage, "--set", `config.localDns=169.254.20.10\,fd00:53::10,redirect.mode=off`)...)
+	all := mustTemplate(t, append(testImage, "--set", `config.localDns=169.254.20.10\,fd00:53::10,redirect.mode=off,config.cacheSnapshot=false`)...)
 	before := n.run("ip", "address", "show", "dev", "lo")
 	pid := p.play(all)
 	for _, server := range []string{"169.254.20.10", "fd00:53::10"} {

@@ -66,6 +66,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if ne .Values.redirect.mode "off" }}yes{{ end }}
 {{- end }}
 
+{{- /* Not empty where the cache is handed on to the next pod. */ -}}
+{{- define "nodens.snapshots" -}}
+{{- if and .Values.useHostNetwork .Values.config.cacheSnapshot }}yes{{ end }}
+{{- end }}
+
 {{- /* Not empty where the pods' namespaces are entered: auto's probe, and freeing
 sockets. */ -}}
 {{- define "nodens.entersPods" -}}

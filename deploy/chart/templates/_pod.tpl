@@ -56,6 +56,9 @@ containers:
     volumeMounts:
       - {name: config, mountPath: /etc/coredns, readOnly: true}
       - {name: kube-dns-config, mountPath: /etc/kube-dns, readOnly: true}
+      {{- if include "nodens.snapshots" . }}
+      - {name: run, mountPath: /run/nodens}
+      {{- end }}
       {{- if include "nodens.redirects" . }}
       - {name: bpffs, mountPath: /sys/fs/bpf}
       - {name: cgroup, mountPath: /host/cgroup, readOnly: true}
@@ -74,6 +77,10 @@ volumes:
     configMap:
       name: kube-dns
       optional: true
+  {{- if include "nodens.snapshots" . }}
+  - name: run
+    hostPath: {path: /run/nodens, type: DirectoryOrCreate}
+  {{- end }}
   {{- if include "nodens.redirects" . }}
   - name: bpffs
     hostPath: {path: /sys/fs/bpf, type: Directory}
@@ -105,6 +112,9 @@ host: {{ include "nodens.firstIP" .root | quote }}
 {{- end }}
 {{- with .Values.config.cacheSize }}
 - -cache-size={{ . }}
+{{- end }}
+{{- if include "nodens.snapshots" . }}
+- -cache-snapshot=/run/nodens/cache
 {{- end }}
 {{- if .Values.useHostNetwork }}
 - -localip={{ include "nodens.localIPs" . }}

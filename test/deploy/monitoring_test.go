@@ -1,0 +1,241 @@
+package deploy
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+const metricsReference = root + "/docs/metrics.md"
+
+// documented are the metrics of docs/metrics.md, which is made from the code.
+func documented(t *testing.T) map[string]bool {
+	t.Helper()
+	all := make(map[string]bool)
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\|").FindAllStringSubmatch(readFile(t, metricsReference), -1) {
+		all[m[1]] = true
+	}
+	if len(all) < 50 {
+		t.Fatalf("%s has %d metrics only", metricsReference, len(all))
+	}
+	return all
+}
+
+// checkNames fails for metrics that are not documented, under any of the names
+// that a histogram has.
+func checkNames(t *testing.T, known map[string]bool, expr string) {
+	t.Helper()
+	parsed, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
+	if err != nil {
+		t.Fatalf("%s: %v", expr, err)
+	}
+	parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
+		if v, ok := node.(*parser.VectorSelector); ok && v.Name != "" && !strings.HasPrefix(v.Name, "process_") {
+			name := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(v.Name, "")
+			if !known[name] && !known[v.Name] {
+				t.Errorf("%s: no such metric: %s", expr, v.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// with returns the database with the value of the series that match set to be v
+// at the second scrape. Where there is none a series is made.
+func (db database) with(t *testing.T, matcher string, v float64) database {
+	t.Helper()
+	ms, err := parser.NewParser(parser.Options{}).ParseMetricSelector(matcher)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := slices.Clone(db)
+	found := false
+	for i, s := range changed {
+		if !slices.ContainsFunc(ms, func(m *labels.Matcher) bool { return !m.Matches(s.labels.Get(m.Name)) }) {
+			changed[i].second, found = v, true
+		}
+	}
+	if !found {
+		b := labels.NewBuilder(labels.FromStrings("job", "nodens", "instance", "192.0.2.1:9253"))
+		for _, m := range ms {
+			b.Set(m.Name, m.Value)
+		}
+		changed = append(changed, series{labels: b.Labels(), first: 0, second: v})
+	}
+	return changed
+}
+
+// scene is what makes an alert fire: selectors, and the values that their series
+// have at the second scrape.
+type scene map[string]float64
+
+// TestAlerts holds every alert to be silent on a healthy node, by a real scrape,
+// and to fire when that scrape is changed to what it warns of.
+func TestAlerts(t *testing.T) {
+	healthy := scrape(t)
+	known := documented(t)
+	fires := map[string]scene{
+		"NodensReloadFailed":     {`nodens_config_last_reload_successful`: 0},
+		"NodensForwardingLoop":   {`nodens_loop_detected{zone="cluster.local."}`: 1},
+		"NodensUpstreamDown":     {`nodens_upstream_healthy`: 0},
+		"NodensAllUpstreamsDown": {`nodens_upstream_healthy`: 0, `coredns_forward_healthcheck_broken_total`: 100},
+		"NodensServfail":         {`coredns_dns_responses_total{rcode="SERVFAIL",zone=".",plugin="forward"}`: 1e4},
+		"NodensSlow":             {`coredns_dns_request_duration_seconds_bucket{zone=".",le="+Inf"}`: 1e6},
+		"NodensTooManyMisses":    {`nodens_server_miss_limited_total`: 10},
+		"NodensCacheTooSmall":    {`nodens_cache_bytes`: 1 << 40, `coredns_cache_evictions_total{type="success",zones="."}`: 1e6},
+		"NodensSetupFailed":      {`nodens_netsetup_errors_total{object="rules"}`: 2},
+		"NodensSetupContested":   {`nodens_netsetup_repairs_total{object="rules"}`: 1000},
+		"NodensRedirectFailed":   {`nodens_redirect_state{state="failed"}`: 1},
+		"NodensRedirectNotAlive": {`nodens_redirect_state{state="on"}`: 1, `nodens_redirect_alive`: 0},
+		"NodensAskedFromOutside": {`nodens_redirect_refused_total`: 1e6},
+		"NodensPanic":            {`coredns_panics_total`: 1},
+	}
+	for _, rule := range alerts(t) {
+		t.Run(rule.Alert, func(t *testing.T) {
+			expr := rule.Expr.String()
+			checkNames(t, known, expr)
+			if got := healthy.evaluate(t, expr); len(got) > 0 {
+				t.Errorf("fires on a healthy node: %v", got)
+			}
+			if rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" || rule.Labels["severity"] == "" {
+				t.Errorf("summary, description and severity are needed: %+v", rule)
+			}
+			if rule.Alert == "NodensAbsent" {
+				if got := (database{}).evaluate(t, expr); len(got) != 1 {
+					t.Errorf("does not fire where nothing is scraped: %v", got)
+				}
+				return
+			}
+			changes, ok := fires[rule.Alert]
+			if !ok {
+				t.Fatal("no scene makes it fire")
+			}
+			delete(fires, rule.Alert)
+			db := healthy
+			for _, selector := range slices.Sorted(maps.Keys(changes)) {
+				db = db.with(t, selector, changes[selector])
+			}
+			if got := db.evaluate(t, expr); len(got) == 0 {
+				t.Errorf("does not fire with %v", changes)
+			}
+		})
+	}
+	if len(fires) > 0 {
+		t.Errorf("no such alerts: %v", fires)
+	}
+}
+
+func alerts(t *testing.T) []monitoring.Rule {
+	t.Helper()
+	all := mustTemplate(t, "--values", examples+"/monitoring.yaml")
+	var rules []monitoring.Rule
+	for _, g := range get[*monitoring.PrometheusRule](t, all).Spec.Groups {
+		rules = append(rules, g.Rules...)
+	}
+	if len(rules) < 10 {
+		t.Fatalf("%d alerts", len(rules))
+	}
+	return rules
+}
+
+// dashboard is what is checked of Grafana's model; unknown fields are let pass.
+type dashboard struct {
+	Title         string
+	UID           string
+	SchemaVersion int
+	Templating    struct{ List []struct{ Name, Type string } }
+	Panels        []panel
+}
+
+type panel struct {
+	ID         int
+	Type       string
+	Title      string
+	GridPos    struct{ H, W, X, Y int }
+	Datasource struct{ UID string }
+	Targets    []struct{ RefID, Expr, LegendFormat string }
+}
+
+func readDashboard(t *testing.T) (d dashboard) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(readFile(t, chart+"/files/dashboard.json")), &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// The dashboard has what Grafana needs: ids, places that do not overlap, and a
+// data source that can be chosen.
+func TestDashboardStructure(t *testing.T) {
+	d := readDashboard(t)
+	if d.Title == "" || d.UID == "" || d.SchemaVersion < 36 || len(d.Panels) < 20 {
+		t.Fatalf("title %q, uid %q, schema %d, %d panels", d.Title, d.UID, d.SchemaVersion, len(d.Panels))
+	}
+	ids := make(map[int]bool)
+	taken := make(map[[2]int]string)
+	for _, p := range d.Panels {
+		if ids[p.ID] || p.ID == 0 {
+			t.Errorf("%s: id %d is taken", p.Title, p.ID)
+		}
+		ids[p.ID] = true
+		if p.GridPos.X+p.GridPos.W > 24 || p.GridPos.W < 1 || p.GridPos.H < 1 {
+			t.Errorf("%s: place %+v", p.Title, p.GridPos)
+		}
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" {
+					t.Fatalf("%s lies over %s", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type != "row" && (p.Datasource.UID != "${datasource}" || len(p.Targets) == 0) {
+			t.Errorf("%s: data source %q, %d targets", p.Title, p.Datasource.UID, len(p.Targets))
+		}
+	}
+}
+
+// Every expression has a result on a node that runs, and those that are said to
+// be of CoreDNS too use CoreDNS's names alone.
+func TestDashboardExpressions(t *testing.T) {
+	db := scrape(t)
+	// Only where sockets are redirected.
+	db = db.with(t, `nodens_redirect_total{hook="connect4",reason="redirected"}`, 10)
+	known := documented(t)
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*")
+	shared, seen := false, 0
+	for _, p := range readDashboard(t).Panels {
+		if p.Type == "row" {
+			shared = strings.Contains(p.Title, "of CoreDNS too")
+			continue
+		}
+		for _, target := range p.Targets {
+			seen++
+			name := fmt.Sprintf("%s/%s", p.Title, target.RefID)
+			if shared && strings.Contains(target.Expr, "nodens_") {
+				t.Errorf("%s: %s is not CoreDNS's", name, target.Expr)
+			}
+			expr := variables.Replace(target.Expr)
+			checkNames(t, known, expr)
+			if got := db.evaluate(t, expr); len(got) == 0 {
+				t.Errorf("%s: %s has no result", name, expr)
+			}
+			for _, l := range regexp.MustCompile(`{{(\w+)}}`).FindAllStringSubmatch(target.LegendFormat, -1) {
+				if got := db.evaluate(t, expr); len(got) > 0 && got[0].Metric.Get(l[1]) == "" {
+					t.Errorf("%s: %s has no label %s for its legend", name, expr, l[1])
+				}
+			}
+		}
+	}
+	if seen < 30 {
+		t.Errorf("%d expressions", seen)
+	}
+}

@@ -1,0 +1,275 @@
+package deploy
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
+)
+
+// metric is a row of the reference.
+type metric struct {
+	name, kind, help string
+	labels           []string
+}
+
+var metricName = regexp.MustCompile(`^(coredns|nodens)_[a-z0-9_]+$`)
+
+// sourceMetrics finds the metrics in the code: every text that looks like the name
+// of one, with its help where that follows, as an argument of a call or as Help of
+// options. Labels are the texts beside them; the kind is that of the function or
+// type, where it tells.
+func sourceMetrics(t *testing.T) map[string]metric {
+	t.Helper()
+	all := make(map[string]metric)
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if d.IsDir() && slices.Contains([]string{"test", ".git", "deploy", "doctor", "migrate", "config"}, d.Name()) {
+			return fs.SkipDir
+		}
+		if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			return err
+		}
+		var above []ast.Node
+		ast.Inspect(f, func(n ast.Node) bool {
+			if n == nil {
+				above = above[:len(above)-1]
+				return true
+			}
+			if m, ok := metricAt(f, n, above); ok {
+				all[m.name] = m
+			} else if lit, isLit := n.(*ast.BasicLit); isLit && metricName.MatchString(text(lit)) && all[text(lit)].name == "" {
+				all[text(lit)] = metric{name: text(lit)} // a scrape has to tell the rest
+			}
+			above = append(above, n)
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// metricAt reads the call or the composite literal n; above are those around it.
+func metricAt(f *ast.File, n ast.Node, above []ast.Node) (m metric, ok bool) {
+	var rest []ast.Expr
+	switch n := n.(type) {
+	case *ast.CallExpr:
+		for i, arg := range n.Args {
+			if name := text(arg); metricName.MatchString(name) && i+1 < len(n.Args) {
+				m.name, m.help, rest = name, text(n.Args[i+1]), n.Args[i+2:]
+			}
+		}
+		m.kind = kindOf(n.Fun)
+	case *ast.CompositeLit:
+		for _, e := range n.Elts {
+			kv, isPair := e.(*ast.KeyValueExpr)
+			if !isPair {
+				continue
+			}
+			switch fmt.Sprint(kv.Key) {
+			case "Name":
+				m.name = text(kv.Value)
+			case "Help":
+				m.help = text(kv.Value)
+			case "ConstLabels":
+				rest = append(rest, kv.Value)
+			}
+		}
+		m.kind = kindOf(n.Type)
+		if call, isCall := above[len(above)-1].(*ast.CallExpr); isCall && len(call.Args) > 1 {
+			rest = append(rest, call.Args[1:]...)
+		}
+	}
+	for _, e := range rest {
+		m.labels = append(m.labels, labelNames(f, e)...)
+	}
+	slices.Sort(m.labels)
+	m.labels = slices.Compact(m.labels)
+	if m.kind == "" && strings.HasSuffix(m.name, "_total") {
+		m.kind = "counter"
+	}
+	return m, metricName.MatchString(m.name) && m.help != ""
+}
+
+// text is the value of a string constant, or empty.
+func text(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		s, _ := strconv.Unquote(e.Value)
+		return s
+	case *ast.BinaryExpr:
+		return text(e.X) + text(e.Y)
+	}
+	return ""
+}
+
+// kindOf tells a metric's kind by the name of a function or type.
+func kindOf(e ast.Expr) string {
+	name := ""
+	switch e := e.(type) {
+	case *ast.SelectorExpr:
+		name = e.Sel.Name
+	case *ast.Ident:
+		name = e.Name
+	}
+	for _, kind := range []string{"counter", "gauge", "histogram"} {
+		if strings.Contains(strings.ToLower(name), kind) {
+			return kind
+		}
+	}
+	return ""
+}
+
+// labelNames are the texts of a list, or the keys of a map, also where the list
+// or map is a variable of the file. Functions have none.
+func labelNames(f *ast.File, e ast.Expr) (names []string) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if s := text(e); s != "" {
+			names = append(names, s)
+		}
+	case *ast.CompositeLit:
+		for _, x := range e.Elts {
+			if kv, ok := x.(*ast.KeyValueExpr); ok {
+				x = kv.Key
+			}
+			names = append(names, text(x))
+		}
+	case *ast.Ident:
+		ast.Inspect(f, func(n ast.Node) bool {
+			if a, ok := n.(*ast.AssignStmt); ok && len(a.Lhs) == 1 && fmt.Sprint(a.Lhs[0]) == e.Name {
+				if c, ok := a.Rhs[0].(*ast.CompositeLit); ok {
+					names = append(names, labelNames(f, c)...)
+				}
+			}
+			return true
+		})
+	}
+	return names
+}
+
+// exposedMetrics are the kinds and labels of a scrape.
+func exposedMetrics(t *testing.T, scraped string) map[string]metric {
+	t.Helper()
+	p, err := textparse.New([]byte(scraped), "text/plain; version=0.0.4", labels.NewSymbolTable(), textparse.ParserOptions{FallbackContentType: "text/plain"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]metric)
+	var now metric
+	help := make(map[string]string)
+	for {
+		entry, err := p.Next()
+		if err != nil {
+			return all
+		}
+		switch entry {
+		case textparse.EntryHelp:
+			name, text := p.Help()
+			help[string(name)] = string(text)
+		case textparse.EntryType:
+			name, kind := p.Type()
+			now = metric{name: string(name), kind: string(kind), help: help[string(name)]}
+		case textparse.EntrySeries:
+			var l labels.Labels
+			p.Labels(&l)
+			names := make(map[string]bool)
+			l.Range(func(l labels.Label) { names[l.Name] = true })
+			delete(names, "__name__")
+			delete(names, "le")
+			now.labels = slices.Sorted(maps.Keys(names))
+			all[now.name] = now
+		}
+	}
+}
+
+// unexposed are the kinds of metrics that only a daemon exposes that redirects
+// sockets, or that normalises.
+var unexposed = map[string]string{
+	"nodens_redirect_alive":                 "gauge",
+	"nodens_redirect_heartbeat_age_seconds": "gauge",
+	"nodens_redirect_fallback_endpoints":    "gauge",
+	"nodens_normalize_sibling_wait_seconds": "histogram",
+}
+
+// TestMetricsReference holds docs/metrics.md to name every metric in the code,
+// with its kind, labels and help as a daemon exposes them.
+func TestMetricsReference(t *testing.T) {
+	all := sourceMetrics(t)
+	_, scraped := scrapes(t)
+	for name, e := range exposedMetrics(t, scraped) {
+		if !metricName.MatchString(name) {
+			continue
+		}
+		m, ok := all[name]
+		if !ok {
+			t.Errorf("%s is exposed and not found in the code", name)
+		}
+		if m.kind != "" && m.kind != e.kind || m.help != "" && m.help != e.help {
+			t.Errorf("the code reads as %+v, exposed is %+v", m, e)
+		}
+		all[name] = e
+	}
+	for name, m := range all {
+		if m.kind == "" {
+			m.kind = unexposed[name]
+			all[name] = m
+		}
+		if m.kind == "" || m.help == "" {
+			t.Errorf("%s: neither the code nor a scrape shows its kind and help: %+v", name, m)
+		}
+	}
+	text := referenceText(all)
+	if *update {
+		writeFile(t, metricsReference, text)
+	}
+	if got, _ := os.ReadFile(metricsReference); string(got) != text {
+		t.Errorf("%s is not what the code says: run make metrics", metricsReference)
+	}
+}
+
+func referenceText(all map[string]metric) string {
+	var b strings.Builder
+	b.WriteString(referenceHead)
+	for _, prefix := range []string{"coredns_", "nodens_"} {
+		fmt.Fprintf(&b, "\n## %s…\n\n| name | kind | labels | meaning |\n|---|---|---|---|\n", prefix)
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			if m := all[name]; strings.HasPrefix(name, prefix) {
+				fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.name, m.kind, strings.Join(m.labels, ", "), m.help)
+			}
+		}
+	}
+	return b.String()
+}
+
+const referenceHead = `# Metrics
+
+<!-- Made from the code by make metrics. -->
+
+The ` + "`prometheus`" + ` directive says where they are exposed, under /metrics; in the
+chart it is port 9253 of every node. Besides these there are Go's ` + "`go_*`" + ` and
+` + "`process_*`" + `. Alerts and a dashboard that use them are in deploy/chart/files.
+
+Names that begin with ` + "`coredns_`" + ` mean what they mean in CoreDNS, so that its
+dashboards read them. The label ` + "`view`" + ` is always empty; ` + "`server`" + ` is the address
+that was asked, ` + "`zone`" + ` the zone of the block or "dropped", ` + "`to`" + ` an upstream.
+Every label has a bounded set of values: none comes from a query or a client.
+`
