@@ -37,15 +37,11 @@ func (o outcome) why() string {
 	return o.err.Error()
 }
 
-// ask sends a question: over UDP twice if need be, over TCP once. Any reply to
-// it counts, whatever it says.
+// ask sends a question, twice if need be. Any reply to it counts, whatever it
+// says.
 func (e *examination) ask(ctx context.Context, from place, network string, server netip.AddrPort, q *dns.Msg) outcome {
-	tries := 1
-	if network == "udp" {
-		tries = 2
-	}
 	var o outcome
-	for range tries {
+	for range 2 {
 		if o = exchange(ctx, from, network, server, q, e.Timeout); o.answered() || ctx.Err() != nil {
 			return o
 		}

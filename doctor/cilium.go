@@ -28,7 +28,11 @@ func (c cilium) String() string {
 	if c.version != (version{}) {
 		v += " " + c.version.String()
 	}
-	return fmt.Sprintf("%s is here (%s)", v, strings.Join(c.signs, ", "))
+	what := fmt.Sprintf("%s is here (%s)", v, strings.Join(c.signs, ", "))
+	if c.version.below(1, 18, 2) { // or not visible
+		what += ", and seems to route past the host's stack (BPF host routing)"
+	}
+	return what
 }
 
 // findCilium looks for its links, maps and programs, and asks its agent.

@@ -94,7 +94,7 @@ func TestCiliumVersion(t *testing.T) {
 	e := &examination{Config: Config{Sys: t.TempDir(), CiliumSocket: socket, Timeout: 10 * time.Second}}
 	write(t, filepath.Join(e.Sys, "fs/bpf/tc/globals/cilium_lxc"), "")
 	c := e.findCilium([]string{"cil_from_container"})
-	for _, s := range []string{"Cilium 1.16.5", "cilium_*", "programs cil_*", "its agent answers"} {
+	for _, s := range []string{"Cilium 1.16.5", "BPF host routing", "cilium_*", "programs cil_*", "its agent answers"} {
 		if !strings.Contains(c.String(), s) {
 			t.Errorf("%q is not in %q", s, c)
 		}
@@ -269,5 +269,13 @@ func TestReadInRoot(t *testing.T) {
 		if (err == nil) != (want != "") || !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
+	}
+}
+
+// TestResolvConfOfAPod takes nothing from a file that could not be printed.
+func TestResolvConfOfAPod(t *testing.T) {
+	c := parseResolvConf("nameserver 10.0.0.1\nnameserver x\nsearch a.example \x1b[2J.example " + strings.Repeat("a", 64) + " b.example\noptions x\n")
+	if len(c.servers) != 1 || !slices.Equal(c.search, []string{"a.example", "b.example"}) {
+		t.Errorf("%+v", c)
 	}
 }

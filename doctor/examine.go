@@ -29,7 +29,7 @@ type Config struct {
 	Proc, Sys    string // where proc and sysfs are; empty: /proc and /sys
 	CiliumSocket string // of the agent's API; empty: /var/run/cilium/cilium.sock
 
-	// Timeout of one try; UDP is tried twice. 0: 2 s.
+	// Timeout of one try of two. 0: 2 s.
 	Timeout time.Duration
 
 	// Host tells what is not as wanted on the host. Nil: not asked.

@@ -7,8 +7,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
+
+	"github.com/miekg/dns"
 )
 
 // resolvConf is what counts of a resolv.conf(5).
@@ -31,12 +32,25 @@ func parseResolvConf(text string) resolvConf {
 				c.servers = append(c.servers, a.Unmap())
 			}
 		case "domain":
-			c.search = f[1:2]
+			c.search = domains(f[1:2])
 		case "search":
-			c.search = slices.Clone(f[1:])
+			c.search = domains(f[1:])
 		}
 	}
 	return c
+}
+
+// domains are the words that are names and can be printed: the file may be a
+// pod's.
+func domains(words []string) []string {
+	var all []string
+	for _, w := range words {
+		strange := strings.ContainsFunc(w, func(r rune) bool { return r <= ' ' || r > '~' })
+		if _, ok := dns.IsDomainName(w); ok && !strange {
+			all = append(all, w)
+		}
+	}
+	return all
 }
 
 // systemdResolved is where systemd-resolved keeps the servers that its stub

@@ -115,7 +115,7 @@ func heldBy(holders []Holder) string {
 	for _, h := range holders {
 		n := "a process that is not visible from here"
 		if h.PID != 0 {
-			n = fmt.Sprintf("%s (pid %d)", h.Comm, h.PID)
+			n = fmt.Sprintf("%q (pid %d)", h.Comm, h.PID) // a process may call itself anything
 		}
 		if !slices.Contains(names, n) {
 			names = append(names, n)

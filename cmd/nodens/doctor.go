@@ -47,7 +47,7 @@ network: on the host, or in the same container.
   -o FORMAT      text or json (default text)
   -large NAME    a name with large TXT records, to see whether these get through
                  (default: the root's DNSKEY)
-  -wait DURATION of one try; over UDP there are two (default 2s)
+  -wait DURATION of one try; there are two (default 2s)
 
 Exit status: 0 nothing wrong, notes at most; 1 a fault or a warning; 2 a wrong
 command line, or nothing was found but not everything could be looked at.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -19,7 +20,23 @@ var binDir string
 func TestMain(m *testing.M) {
 	lab.OwnBPFFS()
 	flag.Parse()
+	if err := moreAtOnce(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	os.Exit(runTests(m))
+}
+
+// moreAtOnce lets more tests run at once than there are processors: most of the
+// time doctor waits for replies that do not come.
+func moreAtOnce() error {
+	const atOnce = 5
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if given {
+		return nil
+	}
+	return flag.Set("test.parallel", strconv.Itoa(atOnce))
 }
 
 func runTests(m *testing.M) int {
