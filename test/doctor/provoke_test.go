@@ -271,13 +271,13 @@ func upstreamProvocations() []provocation {
 			given(rootForward(outsideDNS))(t, w)
 		}, want: []string{"warning node upstream-no-tcp"}},
 		{name: "upstream refuses", do: func(_ *testing.T, w *world) {
-			w.outside = func(q *dns.Msg) *dns.Msg {
+			w.answerAs(func(q *dns.Msg) *dns.Msg {
 				r := lab.Reply(q)
 				if r.Rcode = dns.RcodeRefused; strings.Contains(q.Question[0].Name, "example") {
 					r.Rcode = dns.RcodeNameError
 				}
 				return r
-			}
+			})
 		}, want: []string{"warning node upstream-refuses"}},
 		{name: "loop by forward", args: doctorsCorefile, do: given(rootForward(outsideDNS + " " + localIP)), want: []string{"fault node forward-loop"}},
 		{name: "loop by resolv.conf", files: map[string]string{"/etc/resolv.conf": "nameserver " + localIP + "\n"}, want: []string{"fault node forward-loop"}},
@@ -286,11 +286,11 @@ func upstreamProvocations() []provocation {
 		}, want: []string{"warning node resolv-stub"}},
 		{name: "empty resolv.conf", files: map[string]string{"/etc/resolv.conf": "options ndots:1\n"}, want: []string{"fault node resolv-empty"}},
 		{name: "fragments lost", do: func(t *testing.T, w *world) {
-			w.outside = large
+			w.answerAs(large)
 			nft(t, w.node, fragments+"ip frag-off & 0x3fff != 0 drop; }; }")
 		}, want: []string{"warning node large-lost"}, says: "arrives, truncated"},
 		{name: "large packets lost", do: func(t *testing.T, w *world) {
-			w.outside = large
+			w.answerAs(large)
 			nft(t, w.node, fragments+"meta l4proto udp meta length > 1000 drop; }; }")
 		}, want: []string{"fault node large-lost"}, says: "even with"},
 	}
@@ -334,23 +334,23 @@ func answering(rcode int) func(q *dns.Msg) *dns.Msg {
 
 func searchProvocations() []provocation {
 	return []provocation{
-		{name: "empty answers", do: func(_ *testing.T, w *world) { w.outside = answering(dns.RcodeSuccess) },
+		{name: "empty answers", do: func(_ *testing.T, w *world) { w.answerAs(answering(dns.RcodeSuccess)) },
 			want: []string{"note node search-empty"}, says: "turns that into NXDOMAIN"},
 		{name: "empty answers, not normalised", down: true, do: func(t *testing.T, w *world) {
-			w.outside = answering(dns.RcodeSuccess)
+			w.answerAs(answering(dns.RcodeSuccess))
 			w.write(t, "Corefile", strings.Replace(corefile, "prometheus", "normalize {\n        mode off\n    }\n    prometheus", 1))
 			w.start(t)
 		}, want: []string{"warning node search-empty"}, says: "passes that on"},
 		{name: "empty answers for the pod's suffix", do: func(t *testing.T, w *world) {
-			w.outside = func(q *dns.Msg) *dns.Msg {
+			w.answerAs(func(q *dns.Msg) *dns.Msg {
 				if strings.HasSuffix(q.Question[0].Name, ".corp.example.") {
 					return lab.Reply(q)
 				}
 				return normal(q)
-			}
+			})
 			w.startPod(t, podResolvConf+"search corp.example\n")
 		}, want: []string{"warning pod search-empty"}},
-		{name: "failing suffix", do: func(_ *testing.T, w *world) { w.outside = answering(dns.RcodeServerFailure) },
+		{name: "failing suffix", do: func(_ *testing.T, w *world) { w.answerAs(answering(dns.RcodeServerFailure)) },
 			want: []string{"warning node search-failing"}, says: "SERVFAIL"},
 	}
 }

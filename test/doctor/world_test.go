@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -65,15 +66,20 @@ type world struct {
 	redirectFlags  []string    // of the daemon and of doctor, on a node with a CNI
 	daemon         *lab.Daemon // the last that was started
 
-	outside func(q *dns.Msg) *dns.Msg // answers at outsideDNS
-	cluster func(q *dns.Msg) *dns.Msg // and at clusterDNS
+	outside atomic.Pointer[answerer] // at outsideDNS
 }
+
+// answerer is what a scripted server does.
+type answerer func(q *dns.Msg) *dns.Msg
+
+// answerAs changes what the server outside does.
+func (w *world) answerAs(a answerer) { w.outside.Store(&a) }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	lab.NeedTools(t, "ip", "nft", "unshare", "setpriv")
 	w := &world{node: lab.NewNetns(t, "node"), pod: lab.NewNetns(t, "pod"), ext: lab.NewNetns(t, "ext"), etc: t.TempDir()}
-	w.outside, w.cluster = normal, normal
+	w.answerAs(normal)
 	w.node.Join(t, "eth0", []string{nodeIP + "/24"}, w.ext, "eth0", []string{extIP + "/24"})
 	w.node.Join(t, "pod0", []string{"10.0.1.1/24"}, w.pod, "eth0", []string{podIP + "/24"})
 	w.pod.AddRoute(t, "0.0.0.0/0", "10.0.1.1")
@@ -83,8 +89,8 @@ func newWorld(t *testing.T) *world {
 		w.node.AddRoute(t, ip+"/32", extIP)
 	}
 	w.forwarding(t)
-	lab.StartUpstream(t, w.ext, outsideDNS+":53", func(q *dns.Msg) *dns.Msg { return w.outside(q) })
-	lab.StartUpstream(t, w.ext, clusterDNS+":53", func(q *dns.Msg) *dns.Msg { return w.cluster(q) })
+	lab.StartUpstream(t, w.ext, outsideDNS+":53", func(q *dns.Msg) *dns.Msg { return (*w.outside.Load())(q) })
+	lab.StartUpstream(t, w.ext, clusterDNS+":53", normal)
 	w.write(t, "resolv.conf", nodeResolvConf)
 	w.write(t, "Corefile", corefile)
 	w.startPod(t, podResolvConf)
