@@ -42,6 +42,7 @@ type daemon struct {
 	admin     *adminServers
 	pools     *pools
 	redirect  *redirector
+	cluster   *clusterMetrics
 	files     *corefiles
 	host      *netsetup.Host // nil: we leave the host alone
 	stopHost  func()         // ends host's watch
@@ -90,6 +91,7 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool, beats *supervi
 	d.store = cache.New(cache.Options{Bytes: d.budget(), Now: now})
 	d.handOver = newHandOver(f.cacheSnapshot, d.store, d.log)
 	d.metrics = newConfigMetrics(d.registry, d)
+	d.cluster = newClusterMetrics(d.registry)
 	d.files = &corefiles{flags: f, sample: sample, getenv: e.getenv, warn: func(err error) {
 		d.log.Error("configuration", "error", err)
 		d.metrics.setupErrors.WithLabelValues("configmap").Inc()
@@ -236,6 +238,9 @@ func (d *daemon) replace(ctx context.Context, a *app) {
 	}
 	if a.reload != nil {
 		d.appWork.Go(func() { d.followCorefile(appCtx, a) })
+	}
+	if wantsEndpoints(a) {
+		d.appWork.Go(func() { d.followEndpoints(appCtx) })
 	}
 }
 

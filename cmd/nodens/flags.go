@@ -44,6 +44,7 @@ type flags struct {
 	pidfile      string
 
 	redirect redirectFlags
+	cluster  clusterFlags
 	limits   limitFlags
 
 	cacheSize     int64  // octets; 0: from the cgroup's memory limit
@@ -67,6 +68,7 @@ var flagGroups = []group{
 	{"Addresses and ports", []string{"localip", "dns.port", "p", "health-port", "prometheus-listen-address", "metrics-listen-address"}},
 	{"Host", []string{"setupinterface", "interfacename", "setupiptables", "syncinterval", "skipteardown", "pidfile"}},
 	{"Redirection", []string{"redirect", "redirect-target", "redirect-service", "redirect-fallback", "redirect-opt-out", "redirect-uplink", "redirect-heartbeat", "kubepods", "redirect-pin-dir", "pod-logs", "node-ip"}},
+	{"API server", []string{"endpoints-of", "zone", "service-account"}},
 	{"Cache", []string{"cache-size", "cache-snapshot"}},
 	{"Clients", []string{"clients", "max-misses", "max-misses-per-client", "max-tcp-connections", "max-tcp-connections-per-client"}},
 	{"Other", []string{"supervise", "keep-privileges", "quiet", "version", "plugins"}},
@@ -108,6 +110,7 @@ func (f *flags) set() *flag.FlagSet {
 	f.setAddresses(fs)
 	f.setHost(fs)
 	f.setRedirect(fs)
+	f.cluster.set(fs)
 	f.limits.set(fs)
 	fs.Func("cache-size", "`bytes` that cached answers may take, all zones together, with K, M or G as 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, at most 512M; 64M without a limit)", func(s string) (err error) {
 		f.cacheSize, err = parseBytes(s)

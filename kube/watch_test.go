@@ -1,0 +1,354 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// patience guards against a test that hangs; nothing takes that long.
+const patience = 30 * time.Second
+
+// apiServer answers each request as the test tells it to, one after the other.
+type apiServer struct {
+	*httptest.Server
+	account  Account
+	requests chan *request
+}
+
+// request waits for its answer.
+type request struct {
+	query url.Values
+	w     http.ResponseWriter
+	gone  <-chan struct{} // the client has hung up
+	done  chan struct{}
+}
+
+func newAPIServer(t *testing.T) *apiServer {
+	t.Helper()
+	a := &apiServer{requests: make(chan *request)}
+	a.Server = httptest.NewUnstartedServer(http.HandlerFunc(a.serve))
+	a.EnableHTTP2 = true
+	a.StartTLS()
+	t.Cleanup(a.Close)
+	a.account = Account{Server: a.Listener.Addr().String(), Dir: t.TempDir()}
+	a.write(t, "token", "secret\n")
+	a.write(t, "ca.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate().Raw})))
+	return a
+}
+
+func (a *apiServer) write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(a.account.Dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serve refuses what a real API server would.
+func (a *apiServer) serve(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Header.Get("Authorization") != "Bearer secret":
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	case r.URL.Path != "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices":
+		w.WriteHeader(http.StatusNotFound)
+		return
+	case r.URL.Query().Get("labelSelector") != "kubernetes.io/service-name=kube-dns":
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	req := &request{query: r.URL.Query(), w: w, gone: r.Context().Done(), done: make(chan struct{})}
+	select {
+	case a.requests <- req:
+		<-req.done
+	case <-req.gone:
+	}
+}
+
+// next waits for a list or a watch.
+func (a *apiServer) next(t *testing.T, watch bool, version string) *request {
+	t.Helper()
+	select {
+	case r := <-a.requests:
+		if got := r.query.Get("watch") == "1"; got != watch || r.query.Get("resourceVersion") != version {
+			t.Fatalf("request %v, want a watch %t from %q", r.query, watch, version)
+		}
+		return r
+	case <-time.After(patience):
+		t.Fatal("no request")
+		return nil
+	}
+}
+
+func (r *request) send(t *testing.T, text string) {
+	t.Helper()
+	if _, err := fmt.Fprintln(r.w, text); err != nil {
+		t.Fatal(err)
+	}
+	r.w.(http.Flusher).Flush()
+}
+
+func (r *request) end() { close(r.done) }
+
+func (r *request) list(t *testing.T, version string, items ...string) {
+	t.Helper()
+	r.send(t, `{"kind":"EndpointSliceList","metadata":{"resourceVersion":"`+version+`"},"items":[`+strings.Join(items, ",")+`]}`)
+	r.end()
+}
+
+func (r *request) event(t *testing.T, kind, object string) {
+	t.Helper()
+	r.send(t, `{"type":"`+kind+`","object":`+object+`}`)
+}
+
+// slice is an EndpointSlice with the ports of kube-dns.
+func slice(name, version, family string, endpoints ...string) string {
+	return `{"metadata":{"name":"` + name + `","resourceVersion":"` + version + `"},"addressType":"` + family + `",` +
+		`"endpoints":[` + strings.Join(endpoints, ",") + `],` +
+		`"ports":[{"name":"metrics","port":9153,"protocol":"TCP"},{"name":"dns-tcp","port":53,"protocol":"TCP"},{"name":"dns","port":53,"protocol":"UDP"}]}`
+}
+
+func ready(ip string) string { return `{"addresses":["` + ip + `"],"conditions":{"ready":true}}` }
+
+// watched is a running Watch.
+type watched struct {
+	told   chan []netip.AddrPort
+	errs   chan error
+	cancel func()
+	log    *lockedBuffer
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func startWatch(t *testing.T, account Account) *watched {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &watched{told: make(chan []netip.AddrPort, 10), errs: make(chan error, 1000), log: new(lockedBuffer)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		Watch(ctx, Config{
+			Account: account, Namespace: "kube-system", Service: "kube-dns",
+			MinPause: time.Millisecond, MaxPause: 2 * time.Millisecond,
+			Logger: slog.New(slog.NewTextHandler(w.log, nil)), OnError: func(err error) { w.errs <- err },
+		}, func(addrs []netip.AddrPort) { w.told <- addrs })
+	}()
+	w.cancel = sync.OnceFunc(func() { cancel(); <-done })
+	t.Cleanup(w.cancel)
+	return w
+}
+
+func (w *watched) want(t *testing.T, want ...string) {
+	t.Helper()
+	select {
+	case got := <-w.told:
+		if !slices.Equal(texts(got), want) {
+			t.Fatalf("told %v, want %v", got, want)
+		}
+	case <-time.After(patience):
+		t.Fatalf("told nothing, want %v; log:\n%s", want, w.log)
+	}
+}
+
+func (w *watched) wantError(t *testing.T, want string) {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		select {
+		case err := <-w.errs:
+			if strings.Contains(err.Error(), want) {
+				return
+			}
+		case <-late:
+			t.Fatalf("no error %q; log:\n%s", want, w.log)
+		}
+	}
+}
+
+func (w *watched) wantNothing(t *testing.T) {
+	t.Helper()
+	w.cancel() // everything told is in the channel now
+	if len(w.told) > 0 {
+		t.Errorf("told %v", <-w.told)
+	}
+}
+
+func texts(addrs []netip.AddrPort) []string {
+	out := make([]string, len(addrs))
+	for i, a := range addrs {
+		out[i] = a.String()
+	}
+	return out
+}
+
+func TestFollowsSlices(t *testing.T) {
+	a := newAPIServer(t)
+	w := startWatch(t, a.account)
+	a.next(t, false, "0").list(t, "10", slice("a", "9", "IPv4", ready("10.0.0.1")), slice("b", "8", "IPv6", ready("fd00::1")))
+	w.want(t, "10.0.0.1:53", "[fd00::1]:53")
+	r := a.next(t, true, "10")
+	if r.query.Get("allowWatchBookmarks") != "true" || r.query.Get("timeoutSeconds") == "" {
+		t.Errorf("watch: %v", r.query)
+	}
+	r.event(t, "ADDED", slice("c", "11", "IPv4", ready("10.0.0.3"), ready("10.0.0.2")))
+	w.want(t, "10.0.0.1:53", "10.0.0.2:53", "10.0.0.3:53", "[fd00::1]:53")
+	r.event(t, "MODIFIED", slice("c", "12", "IPv4", ready("10.0.0.3")))
+	w.want(t, "10.0.0.1:53", "10.0.0.3:53", "[fd00::1]:53")
+	r.event(t, "DELETED", slice("a", "13", "IPv4", ready("10.0.0.1")))
+	w.want(t, "10.0.0.3:53", "[fd00::1]:53")
+	r.event(t, "BOOKMARK", `{"metadata":{"resourceVersion":"20"}}`)
+	r.end() // in good order: go on from the bookmark
+	r = a.next(t, true, "20")
+	r.event(t, "MODIFIED", slice("c", "21", "IPv4", ready("10.0.0.3"))) // as before
+	r.end()
+	a.next(t, true, "21").end()
+	w.wantNothing(t)
+}
+
+// An API server that goes, refuses, talks nonsense, or has forgotten, changes
+// nothing; when it is back, all is caught up.
+func TestOutlivesFailures(t *testing.T) {
+	a := newAPIServer(t)
+	w := startWatch(t, a.account)
+	refuse := func(r *request, status int) { r.w.WriteHeader(status); r.end() }
+	refuse(a.next(t, false, "0"), http.StatusForbidden)
+	w.wantError(t, "403")
+	a.next(t, false, "0").list(t, "", slice("a", "1", "IPv4", ready("10.0.0.9")))
+	w.wantError(t, "no resource version")
+	a.next(t, false, "0").list(t, "10", slice("a", "9", "IPv4", ready("10.0.0.1")))
+	w.want(t, "10.0.0.1:53")
+	refuse(a.next(t, true, "10"), http.StatusServiceUnavailable)
+	w.wantError(t, "503")
+	r := a.next(t, true, "10")
+	r.send(t, `{"type":"ADDED","object":{`) // cut off
+	r.end()
+	w.wantError(t, "EOF")
+	r = a.next(t, true, "10")
+	r.event(t, "ADDED", `"nonsense"`)
+	r.end()
+	w.wantError(t, "cannot unmarshal")
+	a.CloseClientConnections()
+	r = a.next(t, true, "10")
+	r.event(t, "ERROR", `{"kind":"Status","code":500,"message":"etcd is away"}`)
+	r.end()
+	w.wantError(t, "etcd is away")
+	r = a.next(t, true, "10")
+	r.event(t, "ERROR", `{"kind":"Status","code":410,"reason":"Expired"}`)
+	r.end()
+	a.next(t, false, "").list(t, "30", slice("b", "29", "IPv4", ready("10.0.0.2")))
+	w.want(t, "10.0.0.2:53")
+	refuse(a.next(t, true, "30"), http.StatusGone)
+	a.next(t, false, "").list(t, "40")
+	w.want(t)
+	a.next(t, true, "40").end()
+	for _, s := range []string{"are not followed", "are followed again"} {
+		if !strings.Contains(w.log.String(), s) {
+			t.Errorf("log lacks %q:\n%s", s, w.log)
+		}
+	}
+	w.wantNothing(t)
+}
+
+// Tokens and certificates are replaced under way.
+func TestReadsAccountAnew(t *testing.T) {
+	a := newAPIServer(t)
+	good, err := os.ReadFile(filepath.Join(a.account.Dir, "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.write(t, "token", "expired")
+	w := startWatch(t, a.account)
+	w.wantError(t, "401")
+	a.write(t, "ca.crt", "no certificate")
+	w.wantError(t, "holds no certificate")
+	a.write(t, "ca.crt", string(good))
+	a.write(t, "token", "secret")
+	a.next(t, false, "0").list(t, "1", slice("a", "1", "IPv4", ready("10.0.0.1")))
+	w.want(t, "10.0.0.1:53")
+	r := a.next(t, true, "1")
+	w.cancel()
+	select {
+	case <-r.gone:
+		r.end()
+	case <-time.After(patience):
+		t.Error("the watch goes on after its end")
+	}
+}
+
+func TestStrangersServerIsNotTrusted(t *testing.T) {
+	a := newAPIServer(t)
+	a.write(t, "ca.crt", strangersCertificate(t))
+	w := startWatch(t, a.account)
+	w.wantError(t, "certificate")
+	w.wantNothing(t)
+}
+
+func strangersCertificate(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+func TestInCluster(t *testing.T) {
+	dir := t.TempDir()
+	env := map[string]string{}
+	getenv := func(k string) string { return env[k] }
+	for range 2 { // without an API server; without a token
+		if _, err := InCluster(getenv, dir); !errors.Is(err, ErrNoAccount) {
+			t.Errorf("%v: %v, want %v", env, err, ErrNoAccount)
+		}
+		env["KUBERNETES_SERVICE_HOST"], env["KUBERNETES_SERVICE_PORT"] = "fd00::1", "443"
+	}
+	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := InCluster(getenv, dir); err != nil || a.Server != "[fd00::1]:443" || a.Dir != dir {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
