@@ -1,0 +1,153 @@
+// Package migrate starts what nodens migrate makes of a manifest, beside what
+// node-cache runs with the manifest as it was.
+package migrate
+
+import (
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/miekg/dns"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// binDir holds the built program. TestMain sets it once.
+var binDir string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "nodens-migrate-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binDir = dir
+	return m.Run()
+}
+
+// nodens is race-checked where that works.
+var nodens = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(binDir, "nodens")
+	if lab.GoBuild(path, "../../cmd/nodens", "-race") == nil {
+		return path, nil
+	}
+	return path, lab.GoBuild(path, "../../cmd/nodens") // no C compiler
+})
+
+// manifest is what counts here of a DaemonSet or a ConfigMap.
+type manifest struct {
+	Kind string
+	Data map[string]string
+	Spec struct {
+		Template struct {
+			Spec struct{ Containers []struct{ Args []string } }
+		}
+	}
+}
+
+// read returns the arguments and the Corefile of a manifest.
+func read(t *testing.T, text string) (args []string, corefile string) {
+	t.Helper()
+	for dec := yaml.NewDecoder(strings.NewReader(text)); ; {
+		var m manifest
+		if dec.Decode(&m) != nil {
+			break
+		}
+		switch m.Kind {
+		case "ConfigMap":
+			corefile = m.Data["Corefile"]
+		case "DaemonSet":
+			args = m.Spec.Template.Spec.Containers[0].Args
+		}
+	}
+	if len(args) == 0 || corefile == "" {
+		t.Fatalf("no arguments or no Corefile in\n%s", text)
+	}
+	return args, corefile
+}
+
+const (
+	input   = "../../cmd/nodens/testdata/migrate/kubespray.yaml"
+	localIP = "169.254.25.10"
+	hostIP  = "127.0.0.1" // what the kubelet would fill in
+)
+
+// TestFirstRollOut starts nodens from the migrated manifest on a node where
+// node-cache, of which CoreDNS is the greater part, still serves: they share the
+// ports, and nodens goes on alone. With the flags as they were it cannot start.
+func TestFirstRollOut(t *testing.T) {
+	t.Parallel()
+	lab.NeedTools(t, "unshare")
+	bin, err := nodens()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(input)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := lab.NewNetns(t, "node")
+	n.AddAddrs(t, "lo", localIP+"/32")
+	oldArgs, oldCorefile := read(t, string(before))
+	after, _, status := lab.Command{Netns: n, Args: []string{bin, "migrate", input}}.Output(t)
+	if status != 0 {
+		t.Fatalf("migrate: status %d", status)
+	}
+	args, corefile := read(t, after)
+
+	old := nodeCache(t, n, oldCorefile)
+	refused := command(t, n, bin, oldArgs, corefile)
+	if _, stderr, status := refused.Output(t); status != 1 || !strings.Contains(stderr, ":9353: ") {
+		t.Errorf("with node-cache's flags: status %d\n%s", status, stderr)
+	}
+	d := &lab.Daemon{Netns: n, Process: command(t, n, bin, args, corefile).Start(t)}
+	t.Cleanup(func() { d.Kill(); d.CheckLog(t) })
+	d.Out.Await(t, 0, ` listens on .*`+regexp.QuoteMeta(localIP)+`:53`)
+	old.Kill()
+	for _, network := range []string{"udp", "tcp"} {
+		q := lab.Query("id.server.", dns.TypeTXT)
+		q.Question[0].Qclass = dns.ClassCHAOS
+		if txt := lab.Data(n.Ask(t, network, localIP+":53", q), dns.TypeTXT); len(txt) != 1 || !strings.HasPrefix(txt[0], `"nodens `) {
+			t.Errorf("%s: %q", network, txt)
+		}
+	}
+	if status, body := n.Get(t, localIP+":8181", "/ready"); status != http.StatusOK {
+		t.Errorf("/ready: %d %q", status, body)
+	}
+}
+
+// nodeCache serves the Corefile by CoreDNS, and holds the port of node-cache's own
+// metrics as that does, without SO_REUSEPORT.
+func nodeCache(t *testing.T, n *lab.Netns, corefile string) *lab.Process {
+	t.Helper()
+	n.Listen(t, "tcp", "0.0.0.0:9353")
+	file := lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), corefile)
+	p := lab.Command{Netns: n, Args: []string{lab.CoreDNS(t), "-conf", file}, Env: []string{"MY_HOST_IP=" + hostIP}}.Start(t)
+	p.Out.Await(t, 0, `linux/`) // its banner, printed once it listens
+	return p
+}
+
+// command is nodens with its Corefile where the pod has it.
+func command(t *testing.T, n *lab.Netns, bin string, args []string, corefile string) lab.Command {
+	t.Helper()
+	etc := t.TempDir()
+	if err := os.Mkdir(filepath.Join(etc, "coredns"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lab.WriteFile(t, filepath.Join(etc, "coredns", "Corefile.base"), corefile)
+	lab.WriteFile(t, filepath.Join(etc, "resolv.conf"), "nameserver 192.0.2.1\n")
+	return lab.Command{Netns: n, Args: append([]string{bin}, args...), Env: []string{"MY_HOST_IP=" + hostIP}, Binds: map[string]string{"/etc": etc}}
+}
