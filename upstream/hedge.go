@@ -8,7 +8,7 @@ import (
 // When a second query follows a first that is not answered yet.
 const (
 	hedgeUnknown = 250 * time.Millisecond // after the first, for a server that we know little of
-	hedgeSoonest = 10 * time.Millisecond
+	hedgeSoonest = 50 * time.Millisecond  // a busy CPU keeps a reply waiting for some ten
 	hedgeLatest  = time.Second
 	// repeatAfter is the least time after which a query is taken for lost and
 	// repeated, hedged or not. It doubles with each query of an exchange, and

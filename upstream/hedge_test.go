@@ -108,16 +108,19 @@ func hedgePool(t *testing.T, d *scripted, usual time.Duration, change func(*Pool
 // an ordinary one more, and without hedging (the control) as long as a loss is
 // waited for.
 func TestALostDatagramIsHedged(t *testing.T) {
+	const usual = 58 * time.Millisecond // just below the edge of a bucket
 	for name, tt := range map[string]struct {
-		budget int64
-		tcp    bool
-		late   time.Duration // of the second query
+		budget       int64
+		tcp, patient bool
+		late         time.Duration // of the second query
 	}{
-		"hedged":           {hedgeCost, false, 20 * time.Millisecond},
-		"control":          {0, false, repeatAfter + 20*time.Millisecond},
-		"hedged, TCP":      {hedgeCost, true, 20 * time.Millisecond},
-		"TCP, no hedge":    {0, true, repeatAfter + 20*time.Millisecond},
-		"hedged, but dear": {hedgeCost - 1, false, repeatAfter + 20*time.Millisecond},
+		"hedged":           {hedgeCost, false, false, usual},
+		"control":          {0, false, false, usual + repeatAfter},
+		"hedged, TCP":      {hedgeCost, true, false, usual},
+		"TCP, no hedge":    {0, true, false, usual + repeatAfter},
+		"hedged, but dear": {hedgeCost - 1, false, false, usual + repeatAfter},
+		"patient":          {hedgeCost, false, true, defaultAttemptTimeout},
+		"patient, TCP":     {hedgeCost, true, true, defaultAttemptTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -127,7 +130,7 @@ func TestALostDatagramIsHedged(t *testing.T) {
 					}
 					return time.Millisecond
 				}}
-				p := hedgePool(t, d, 18*time.Millisecond, func(c *PoolConfig) { c.ForceTCP = tt.tcp }, addrA)
+				p := hedgePool(t, d, usual, func(c *PoolConfig) { c.ForceTCP, c.Patient = tt.tcp, tt.patient }, addrA)
 				if tt.tcp { // over a connection that was alive until now
 					d.delay = func(_ string, n int) time.Duration {
 						if n == 1 {
@@ -140,7 +143,7 @@ func TestALostDatagramIsHedged(t *testing.T) {
 				p.hedges.thousandths.Store(tt.budget)
 				began := time.Now()
 				mustAnswer(t, p, "example.org.")
-				if took := time.Since(began); took > tt.late+5*time.Millisecond || took < tt.late/2 {
+				if took := time.Since(began); took > tt.late+10*time.Millisecond || took < tt.late {
 					t.Errorf("answered after %v, want about %v", took, tt.late)
 				}
 			})
@@ -178,14 +181,14 @@ func TestTheFirstToAnswerWins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &scripted{delay: func(addr string, _ int) time.Duration {
 			if addr == addrA {
-				return 50 * time.Millisecond
+				return 2 * hedgeSoonest
 			}
 			return never
 		}}
 		p := hedgePool(t, d, time.Millisecond, nil, addrA, addrB)
 		began := time.Now()
 		mustAnswer(t, p, "example.org.")
-		if took := time.Since(began); took != 50*time.Millisecond {
+		if took := time.Since(began); took != 2*hedgeSoonest {
 			t.Errorf("answered after %v", took)
 		}
 		synctest.Wait()
@@ -229,7 +232,7 @@ func TestADeadUpstreamGetsNoDoubleLoad(t *testing.T) {
 func TestHedgesAreAShareOfTheAnswers(t *testing.T) {
 	const n = 1000
 	synctest.Test(t, func(t *testing.T) {
-		d := &scripted{delay: func(string, int) time.Duration { return 30 * time.Millisecond }}
+		d := &scripted{delay: func(string, int) time.Duration { return 3 * hedgeSoonest }}
 		p := hedgePool(t, d, time.Millisecond, nil, addrA)
 		s := (*p.servers.Load())[0]
 		for range n {

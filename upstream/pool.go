@@ -64,6 +64,10 @@ type PoolConfig struct {
 	// one transport; 0: 2 s. Other queries may follow sooner, see Exchange.
 	AttemptTimeout time.Duration
 
+	// Patient asks again only after AttemptTimeout or an error, and never for a
+	// reply that is merely late.
+	Patient bool
+
 	Dialer  Dialer           // nil: net.Dialer
 	Now     func() time.Time // nil: time.Now
 	Logger  *slog.Logger     // nil: discarded

@@ -45,6 +45,10 @@ func (a *attempt) enter(t *try, m *dns.Msg, err error) {
 		m, err := t.work(a.ctx, a.pool, m, err)
 		a.results <- result{t, m, err}
 	})
+	if a.pool.cfg.Patient {
+		a.race.next = a.end
+		return
+	}
 	a.race.next = time.Now().Add(a.pool.repeatAfter(t.s, a.tries))
 	if late && !t.s.down() && a.pool.hedges.spend() {
 		if h := a.another(t.s); h != nil {

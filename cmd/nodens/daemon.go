@@ -103,14 +103,19 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool, beats *supervi
 		return nil, err
 	}
 	d.admin = newAdminServers(d.log)
-	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
+	d.openPools(ctx)
 	d.redirect = newRedirector(d.log, d.registry, workers, self)
 	d.redirect.podLogs = f.redirect.podLogs
 	d.vitals = newVitals(beats, d.log)
 	d.redirect.vitals = d.vitals
-	d.pools.own = d.isOwn
-	d.pools.changed = d.askLoopProbe
 	return d, nil
+}
+
+// openPools makes the pools, of which each configuration opens its own.
+func (d *daemon) openPools(ctx context.Context) {
+	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
+	d.pools.own, d.pools.patient = d.isOwn, !d.flags.hedge
+	d.pools.changed = d.askLoopProbe
 }
 
 // budget is the number of octets that cached answers may take.

@@ -52,6 +52,7 @@ type flags struct {
 
 	supervise *bool // nil: not given
 
+	hedge                   bool
 	keepPrivileges          bool
 	quiet, version, plugins bool
 }
@@ -70,6 +71,7 @@ var flagGroups = []group{
 	{"Redirection", []string{"redirect", "redirect-target", "redirect-service", "redirect-fallback", "redirect-opt-out", "redirect-uplink", "redirect-heartbeat", "kubepods", "redirect-pin-dir", "pod-logs", "node-ip"}},
 	{"API server", []string{"endpoints-of", "zone", "service-account"}},
 	{"Cache", []string{"cache-size", "cache-snapshot"}},
+	{"Upstream", []string{"hedge"}},
 	{"Clients", []string{"clients", "max-misses", "max-misses-per-client", "max-tcp-connections", "max-tcp-connections-per-client"}},
 	{"Other", []string{"supervise", "keep-privileges", "quiet", "version", "plugins"}},
 }
@@ -125,6 +127,7 @@ func (f *flags) set() *flag.FlagSet {
 		return nil
 	})
 	fs.StringVar(&f.cacheSnapshot, "cache-snapshot", "", "hand the cache on to the next process: in `file`, for one that starts when this one has ended, and over file.sock, for one that starts beside it; its directory, such as /run/nodens, must not be writable for others (default: every process starts with an empty cache)")
+	fs.BoolVar(&f.hedge, "hedge", true, "ask upstream again when a reply takes longer than most, not only when it has not come after two seconds")
 	fs.BoolVar(&f.keepPrivileges, "keep-privileges", false, "keep the capabilities that are not needed after the start")
 	fs.BoolVar(&f.quiet, "quiet", false, "log warnings and errors only")
 	fs.BoolVar(&f.version, "version", false, "print the version and exit")

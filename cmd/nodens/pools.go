@@ -23,6 +23,7 @@ type pools struct {
 	ctx     context.Context
 	log     *slog.Logger
 	metrics *upstream.Metrics
+	patient bool // see upstream.PoolConfig
 	// own reports whether an address is one that we serve on ourselves.
 	own func(netip.AddrPort) bool
 	// changed is called after a resolv.conf has given other upstreams.
@@ -71,7 +72,7 @@ func (p *pools) open(key string, f *config.Forward) (*upstream.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Endpoints, c.Logger, c.Metrics, c.Now = endpoints, p.log, p.metrics, time.Now
+	c.Endpoints, c.Logger, c.Metrics, c.Now, c.Patient = endpoints, p.log, p.metrics, time.Now, p.patient
 	pool, err := upstream.NewPool(c)
 	if err != nil {
 		return nil, err
