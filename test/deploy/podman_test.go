@@ -24,6 +24,7 @@ const patience = 2 * time.Minute
 type node struct {
 	t    *testing.T
 	name string
+	peer *node // the one beside it
 }
 
 // clusterDNS is the address of the upstream Service.
@@ -41,6 +42,7 @@ func newNode(t *testing.T) *node {
 	cluster.run("ip", "link", "set", "node0", "up")
 	n.run("ip", "route", "add", clusterDNS, "via", "10.0.0.1")
 	cluster.serveCluster()
+	n.peer = cluster
 	return n
 }
 
@@ -251,8 +253,11 @@ func TestPodmanLocalRedirect(t *testing.T) {
 	for _, sysctl := range spec.SecurityContext.Sysctls { // as the kubelet does, in the pod's namespace
 		n.run("sh", "-c", `echo "$1" >"/proc/sys/$(echo "$0" | tr . /)"`, sysctl.Name, sysctl.Value)
 	}
+	// As in a pod, the default route alone leads to clients.
+	n.run("ip", "route", "add", "default", "via", "10.0.0.1")
+	n.peer.run("ip", "address", "add", "10.7.0.9/32", "dev", "lo")
 	pid := newPodman(s, n).play(all)
-	if got := n.digAnswer("10.0.0.7"); got != "10.96.0.1" {
+	if got := n.peer.digAnswer("10.0.0.7", "-b", "10.7.0.9"); got != "10.96.0.1" {
 		t.Errorf("answer %q", got)
 	}
 	checkStatus(t, pid, "65532", 0)

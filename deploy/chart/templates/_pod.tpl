@@ -122,6 +122,9 @@ host: {{ include "nodens.firstIP" .root | quote }}
 - -setupinterface={{ .Values.config.setupInterface }}
 - -setupiptables={{ .Values.config.setupIptables }}
 - -skipteardown={{ .Values.config.skipTeardown }}
+{{- else }}
+{{- /* In a pod's own network the default route leads to all clients. */}}
+- -clients=all
 {{- end }}
 {{- if include "nodens.redirects" . }}
 {{- with .Values.redirect }}
