@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,8 +84,12 @@ func environ(dir string) map[string]string {
 // beside it, unless it has been given flags of a daemon.
 func (d *doctorFlags) adopt(e *env, own []string) (*doctorFlags, error) {
 	r, ok, err := findRunning("/proc")
-	if err != nil || !ok {
+	if err != nil {
 		return d, err
+	}
+	if !ok {
+		fmt.Fprintln(e.stderr, "no nodens runs with the same files and network; this is about one without flags")
+		return d, nil
 	}
 	with := *e
 	with.args = slices.Concat([]string{"doctor"}, r.args, own)

@@ -199,6 +199,27 @@ func TestUnexamined(t *testing.T) {
 	}
 }
 
+// TestHealthyDualStack is the control with addresses of both families.
+func TestHealthyDualStack(t *testing.T) {
+	t.Parallel()
+	const localIP6 = "fd00:20::10"
+	w := newWorld(t)
+	w.node.AddAddrs(t, "pod0", "fd00:1::1/64")
+	w.pod.AddAddrs(t, "eth0", "fd00:1::5/64")
+	w.pod.AddRoute(t, "::/0", "fd00:1::1")
+	w.startPod(t, "nameserver "+localIP+"\nnameserver "+localIP6+"\n")
+	w.write(t, "Corefile", strings.ReplaceAll(corefile, "bind "+localIP, "bind "+localIP+" "+localIP6))
+	both := []string{"-localip", localIP + "," + localIP6}
+	w.start(t, both...)
+	r := w.doctor(t, nil, nil, both...)
+	w.expect(t, r)
+	for _, view := range []string{"node", w.podPID} {
+		if !hasFact(r, view, localAddr) || !hasFact(r, view, "["+localIP6+"]:53") {
+			t.Errorf("facts %+v", r.Facts)
+		}
+	}
+}
+
 func servingProvocations() []provocation {
 	return []provocation{
 		{name: "config invalid", args: []string{"-conf", "/etc/Corefile.bad"}, do: func(t *testing.T, w *world) {
