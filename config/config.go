@@ -142,6 +142,9 @@ type Forward struct {
 	MaxConcurrent int // queries under way at once; 0: no limit
 	TLS           *TLS
 	TLSServerName string
+	// KubernetesEndpoints asks the endpoints of the cluster's DNS, as the API
+	// server has them; To only while none is known.
+	KubernetesEndpoints bool
 }
 
 // Upstream is one TO argument of forward: either an address or the path of a

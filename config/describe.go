@@ -202,8 +202,12 @@ func (f *Forward) describe() []string {
 	if f.MaxConcurrent > 0 {
 		limit = strconv.Itoa(f.MaxConcurrent)
 	}
+	first := f.From + " to "
+	if f.KubernetesEndpoints {
+		first += "the cluster DNS's endpoints, else "
+	}
 	return []string{
-		f.From + " to " + strings.Join(to, " "),
+		first + strings.Join(to, " "),
 		"except " + wordsOr(f.Except, "none"),
 		"force_tcp " + onOff(f.ForceTCP),
 		"prefer_udp " + onOff(f.PreferUDP),

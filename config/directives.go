@@ -177,9 +177,9 @@ func answerDirectives() []Directive {
 			Options: []string{
 				"except ZONE…", "force_tcp", "prefer_udp", "policy random|round_robin|sequential", "max_fails NUMBER",
 				"expire DURATION", "health_check DURATION [no_rec] [domain NAME]", "max_concurrent NUMBER",
-				"tls [CERT KEY] [CA]", "tls_servername NAME",
+				"tls [CERT KEY] [CA]", "tls_servername NAME", "kubernetes_endpoints",
 			},
-			Summary: "Ask other servers: addresses, tls://addresses, or those of a resolv.conf.",
+			Summary: "Ask other servers: addresses, tls://addresses, or those of a resolv.conf. With kubernetes_endpoints, the endpoints of the cluster's DNS, and TO only while none is known.",
 			Differs: "The resolv.conf is followed; options of the client's OPT record are not passed on.",
 		},
 		{

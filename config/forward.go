@@ -16,7 +16,7 @@ const (
 func forwardOptions() []string {
 	return []string{
 		"except", "force_tcp", "prefer_udp", "policy", "max_fails", "expire",
-		"health_check", "max_concurrent", "tls", "tls_servername",
+		"health_check", "max_concurrent", "tls", "tls_servername", "kubernetes_endpoints",
 	}
 }
 
@@ -75,6 +75,8 @@ func (f *Forward) parseOption(o statement) error {
 		return parseTLS(f, o)
 	case "tls_servername":
 		return parseTLSServerName(f, o)
+	case "kubernetes_endpoints":
+		return parseKubernetesEndpoints(f, o)
 	}
 	return o.unknown(forwardOptions(), laterForwardOptions())
 }
@@ -207,6 +209,18 @@ func parseTLS(f *Forward, o statement) error {
 	}
 	f.TLS = t
 	return nil
+}
+
+// parseKubernetesEndpoints refuses upstreams of another kind: nobody's name
+// could be verified, and nobody who wants TLS wants the same question in clear.
+func parseKubernetesEndpoints(f *Forward, o statement) error {
+	for _, u := range f.To {
+		if u.TLS {
+			return o.errorf("endpoints are asked without TLS, so that %s cannot stand in for them", u)
+		}
+	}
+	f.KubernetesEndpoints = true
+	return o.arity(0, 0, "")
 }
 
 func parseTLSServerName(f *Forward, o statement) error {

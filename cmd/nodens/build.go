@@ -29,13 +29,15 @@ type app struct {
 	endpoints []endpoint
 	caches    []cacheOf
 	pools     map[string]bool // keys in daemon.pools
-	hosts     []*hostsFile
-	search    *searchList // nil: normalize does not use it
-	lameduck  time.Duration
-	timeouts  map[netip.AddrPort]server.TCPTimeouts
-	debug     bool
-	blockRate int            // of the blocking profile
-	reload    *config.Reload // nil: only on a signal
+	// asksEndpoints: of the pools, one wants the endpoints of the cluster's DNS.
+	asksEndpoints bool
+	hosts         []*hostsFile
+	search        *searchList // nil: normalize does not use it
+	lameduck      time.Duration
+	timeouts      map[netip.AddrPort]server.TCPTimeouts
+	debug         bool
+	blockRate     int            // of the blocking profile
+	reload        *config.Reload // nil: only on a signal
 }
 
 // cacheOf is a cache and the labels of its metrics.
@@ -164,6 +166,7 @@ func (d *daemon) sources(a *app, b *config.Block, where func(int, string, error)
 			return nil, "", where(f.Line, "forward", err)
 		}
 		a.pools[k] = true
+		a.asksEndpoints = a.asksEndpoints || f.KubernetesEndpoints
 		sources = append(sources, server.NamedSource{Name: "forward", Source: p})
 		key.WriteString(k)
 	}

@@ -22,7 +22,7 @@ type clusterFlags struct {
 
 func (c *clusterFlags) set(fs *flag.FlagSet) {
 	c.namespace, c.service = "kube-system", "kube-dns"
-	fs.Func("endpoints-of", "the cluster DNS's `Service`, NAMESPACE/NAME: redirection's fallbacks are its endpoints, learnt from the API server where there is a service account (default kube-system/kube-dns)", func(s string) error {
+	fs.Func("endpoints-of", "the cluster DNS's `Service`, NAMESPACE/NAME: redirection's fallbacks, and the upstreams of a forward with kubernetes_endpoints, are its endpoints, learnt from the API server where there is a service account (default kube-system/kube-dns)", func(s string) error {
 		namespace, service, _ := strings.Cut(s, "/")
 		if !isObjectName(namespace) || !isObjectName(service) {
 			return errors.New("want NAMESPACE/NAME")
@@ -61,9 +61,9 @@ func newClusterMetrics(reg prometheus.Registerer) *clusterMetrics {
 	return m
 }
 
-// wantsEndpoints says whether a makes use of them.
+// wantsEndpoints says whether a makes use of them: redirection, or a forward.
 func wantsEndpoints(a *app) bool {
-	return a.plan.settings.Mode != config.RedirectOff && !a.plan.given
+	return a.plan.settings.Mode != config.RedirectOff && !a.plan.given || a.asksEndpoints
 }
 
 // followEndpoints hands on who answers for the cluster's DNS, until ctx ends.
@@ -95,5 +95,8 @@ func (d *daemon) learn(endpoints []netip.AddrPort) {
 	d.log.Info("endpoints of the cluster's DNS learnt", "service", d.flags.cluster.namespace+"/"+d.flags.cluster.service, "endpoints", endpoints)
 	if err := d.redirect.learn(endpoints); err != nil {
 		d.log.Error("fallbacks are not up to date", "error", err)
+	}
+	if err := d.pools.learn(endpoints); err != nil {
+		d.log.Error("keep the upstreams as they were", "error", err)
 	}
 }

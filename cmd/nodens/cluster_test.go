@@ -18,6 +18,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 // account is the service account of a pretended API server, which answers every
@@ -68,6 +70,8 @@ func clusterDaemon(t *testing.T, args []string, env map[string]string) (*daemon,
 		flags: f, log: slog.New(news), files: &corefiles{flags: f, getenv: getenv},
 		redirect: newRedirector(log, reg, 1, ""), cluster: newClusterMetrics(reg),
 	}
+	d.pools = newPools(t.Context(), log, upstream.NewMetrics(reg))
+	d.pools.changed = func() {}
 	return d, &news
 }
 
@@ -145,6 +149,9 @@ func TestWantsEndpoints(t *testing.T) {
 		p, _ := plan(t, ". {\n whoami\n}\n", flags, nil)
 		if got := wantsEndpoints(&app{plan: p}); got != want {
 			t.Errorf("%s: %t", flags, got)
+		}
+		if !wantsEndpoints(&app{plan: p, asksEndpoints: true}) {
+			t.Errorf("%s: a forward gets no endpoints", flags)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/config"
@@ -26,8 +27,10 @@ type pools struct {
 	patient bool // see upstream.PoolConfig
 	// own reports whether an address is one that we serve on ourselves.
 	own func(netip.AddrPort) bool
-	// changed is called after a resolv.conf has given other upstreams.
+	// changed is called after a resolv.conf or the API server has given other
+	// upstreams.
 	changed func()
+	learnt  atomic.Pointer[[]netip.AddrPort] // the cluster DNS's endpoints; nil or empty: none is known
 
 	mu    sync.Mutex
 	byKey map[string]*runningPool
@@ -36,8 +39,9 @@ type pools struct {
 // runningPool is a Pool, the goroutines that keep it, and how to end them.
 type runningPool struct {
 	*upstream.Pool
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	forward *config.Forward
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
 }
 
 func newPools(ctx context.Context, log *slog.Logger, m *upstream.Metrics) *pools {
@@ -84,7 +88,7 @@ func (p *pools) open(key string, f *config.Forward) (*upstream.Pool, error) {
 // start runs the pool and, where its upstreams come from files, their watch.
 func (p *pools) start(pool *upstream.Pool, f *config.Forward, files []string, read content) *runningPool {
 	ctx, cancel := context.WithCancel(p.ctx)
-	r := &runningPool{Pool: pool, stop: cancel}
+	r := &runningPool{Pool: pool, forward: f, stop: cancel}
 	r.wg.Go(func() {
 		if err := pool.Run(ctx); err != nil && ctx.Err() == nil {
 			p.log.Error("upstream pool ended", "from", f.From, "error", err)
@@ -145,8 +149,47 @@ func (p *pools) retain(keep map[string]bool) {
 	}
 }
 
+// learn gives the pools that want them the endpoints of the cluster's DNS.
+func (p *pools) learn(endpoints []netip.AddrPort) error {
+	p.learnt.Store(&endpoints)
+	defer p.changed() // without the lock
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, r := range p.byKey {
+		if !r.forward.KubernetesEndpoints {
+			continue
+		}
+		all, err := p.endpoints(r.forward)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		r.SetEndpoints(all)
+	}
+	return errors.Join(errs...)
+}
+
+// learntFor lists the endpoints that f is to ask, ourselves left out.
+func (p *pools) learntFor(f *config.Forward) []upstream.Endpoint {
+	all := p.learnt.Load()
+	if !f.KubernetesEndpoints || all == nil {
+		return nil
+	}
+	var found []upstream.Endpoint
+	for _, addr := range *all {
+		if p.own == nil || !p.own(addr) {
+			found = append(found, upstream.Endpoint{Addr: addr})
+		}
+	}
+	return found
+}
+
 // endpoints lists the upstreams of f in order, reading the resolv.conf files.
 func (p *pools) endpoints(f *config.Forward) ([]upstream.Endpoint, error) {
+	if found := p.learntFor(f); len(found) > 0 {
+		return found, nil
+	}
 	var all []upstream.Endpoint
 	for _, to := range f.To {
 		if to.ResolvConf == "" {
