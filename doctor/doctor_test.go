@@ -170,6 +170,8 @@ func TestOpenPod(t *testing.T) {
 	process("1", "0::/init.scope\n", true)
 	process("50", "0::/kubepods/podaaaaaaaa-0000/cccccccc\n", true) // a pod in the host's network
 	process("700", "0::/kubepods/pod"+podUID+"/"+containerID+"\n", false)
+	process("300", "0::/kubepods/podbbbbbbbb-0000/dddddddd\n", false)
+	write(t, filepath.Join(proc, "300/comm"), "pause\n")
 	process("60", "0::/user.slice\n", false) // a namespace that is no pod's
 	e := &examination{Config: Config{Proc: proc}}
 	for _, tc := range []struct {
@@ -179,6 +181,7 @@ func TestOpenPod(t *testing.T) {
 	}{
 		{Auto, 700, ""},
 		{"700", 700, ""},
+		{"dddddddd", 300, ""},
 		{podUID[:8], 700, ""},
 		{containerID[:12], 700, ""},
 		{filepath.Join(proc, "60/ns/net"), 60, ""},

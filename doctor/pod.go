@@ -87,16 +87,31 @@ func (e *examination) processOf(id string) (int, error) {
 	if id != Auto && len(id) < minID {
 		return 0, fmt.Errorf("neither a process ID, nor a path, nor %d characters of a container's or a pod's ID", minID)
 	}
+	paused := 0
 	for _, pid := range e.processes() {
-		b, err := os.ReadFile(filepath.Join(e.Proc, strconv.Itoa(pid), "cgroup"))
-		if err != nil || !strings.Contains(string(b), "kubepods") && id == Auto {
-			continue
-		}
-		if id == Auto && !sameFile(e.netnsOf(pid), e.ownNetns()) || id != Auto && namesID(string(b), id) {
+		dir := filepath.Join(e.Proc, strconv.Itoa(pid))
+		cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+		switch {
+		case err != nil:
+		case id != Auto && namesID(string(cgroup), id):
+			return pid, nil
+		case id != Auto || !strings.Contains(string(cgroup), "kubepods") || sameFile(e.netnsOf(pid), e.ownNetns()):
+		case isPause(dir): // its files are not those of the pod's containers
+			paused = pid
+		default:
 			return pid, nil
 		}
 	}
+	if paused != 0 {
+		return paused, nil
+	}
 	return 0, errNoPod
+}
+
+// isPause tells whether a process only holds a pod's namespaces.
+func isPause(dir string) bool {
+	comm, err := os.ReadFile(filepath.Join(dir, "comm"))
+	return err == nil && strings.TrimSpace(string(comm)) == "pause"
 }
 
 // namesID tells whether a path in a /proc/PID/cgroup has a component that is
