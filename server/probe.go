@@ -57,7 +57,10 @@ func NewProber(addr netip.AddrPort, workers int) (*Prober, error) {
 	}
 	p := &Prober{query: query}
 	for range probePorts * workers {
-		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(addr))
+		// A gate lets in what comes from the address itself, which is not always
+		// the one that the kernel would choose.
+		from := &net.UDPAddr{IP: addr.Addr().AsSlice()}
+		c, err := net.DialUDP("udp", from, net.UDPAddrFromAddrPort(addr))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open probe of %v: %w", addr, err), p.Close())
 		}

@@ -48,9 +48,10 @@ func (r *redirector) tell(last, now redirectState, err error) redirectState {
 	if last == now {
 		return now
 	}
-	r.metrics.set(now, err)
+	r.metrics.set(now)
 	switch now {
 	case stateFailed:
+		r.metrics.errors.Inc()
 		r.log.Error("whether pods reach the local addresses cannot be told, sockets are not redirected; say redirect on or off, or let nodens enter pods' network namespaces", "error", err)
 	case stateNeedless:
 		r.log.Info("pods reach the local addresses: sockets are not redirected")

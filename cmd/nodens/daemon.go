@@ -106,6 +106,7 @@ func newDaemon(ctx context.Context, e env, f *flags, sample bool, beats *supervi
 	d.openPools(ctx)
 	d.redirect = newRedirector(d.log, d.registry, workers, self)
 	d.redirect.podLogs = f.redirect.podLogs
+	d.redirect.retry = func() { d.askReload("redirection failed") }
 	d.vitals = newVitals(beats, d.log)
 	d.redirect.vitals = d.vitals
 	return d, nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/nodens-dns/nodens/bpf"
@@ -57,6 +58,26 @@ func (r *redirector) supervised() supervise.Report {
 		report.Targets = append(report.Targets, s.Target)
 	}
 	return report
+}
+
+// askTargets asks each target once: what is redirected there would be lost
+// otherwise.
+func askTargets(ctx context.Context, plan redirectPlan) error {
+	const patience, wait = 5 * time.Second, 250 * time.Millisecond
+	probes, err := openProbes(plan, 1)
+	if err != nil {
+		return err
+	}
+	defer closeProbes(probes)
+	for i, p := range probes {
+		late := time.Now().Add(patience)
+		for err = p.Ask(wait); err != nil; err = p.Ask(wait) {
+			if time.Now().After(late) || !pause(ctx, wait) {
+				return fmt.Errorf("no answer on the target %v: %w", plan.services[i].Target, err)
+			}
+		}
+	}
+	return nil
 }
 
 func openProbes(plan redirectPlan, workers int) ([]*server.Prober, error) {

@@ -157,14 +157,7 @@ func (r *redirector) followOptOut(ctx context.Context) {
 				_ = w.Add(dir) // again is no error; what cannot be watched is left to the ticks
 			}
 		}
-		r.locked(func(*bpf.Redirect) {
-			err := r.syncOptOut()
-			if err != nil && err.Error() != failing {
-				r.log.Error("pods that opt out may be redirected", "error", err)
-				r.metrics.errors.Inc()
-			}
-			failing = errorText(err)
-		})
+		failing = r.syncOptOutAgain(failing)
 		select {
 		case <-ctx.Done():
 			return
@@ -173,4 +166,17 @@ func (r *redirector) followOptOut(ctx context.Context) {
 		case <-lost: // events, mostly
 		}
 	}
+}
+
+// syncOptOutAgain tells an error that is not the one before, and returns it.
+func (r *redirector) syncOptOutAgain(before string) (now string) {
+	r.locked(func(*bpf.Redirect) {
+		err := r.syncOptOut()
+		if err != nil && err.Error() != before {
+			r.log.Error("pods that opt out may be redirected", "error", err)
+			r.metrics.errors.Inc()
+		}
+		now = errorText(err)
+	})
+	return now
 }

@@ -11,8 +11,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/nodens-dns/nodens/config"
 )
 
 // capabilities is a set of capabilities(7), a bit for each.
@@ -49,9 +47,7 @@ func (d *daemon) needed() capabilities {
 	if d.host != nil {
 		c |= capability(unix.CAP_NET_ADMIN)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.app != nil && d.app.plan.settings.Mode != config.RedirectOff {
+	if d.redirect.needsBPF() {
 		c |= capability(unix.CAP_NET_ADMIN, unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_SYS_ADMIN,
 			unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE)
 	}

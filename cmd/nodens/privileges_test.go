@@ -24,10 +24,15 @@ func TestNeededPrivileges(t *testing.T) {
 		{"redirect", nil, config.RedirectAuto, redirect, "BPF,NET_ADMIN,NET_BIND_SERVICE,PERFMON,SYS_ADMIN,SYS_PTRACE,SYS_RESOURCE"},
 		{"both", new(netsetup.Host), config.RedirectOn, redirect, "BPF,NET_ADMIN,NET_BIND_SERVICE,PERFMON,SYS_ADMIN,SYS_PTRACE,SYS_RESOURCE"},
 	} {
-		d := &daemon{flags: &flags{}, host: tt.host, app: new(app)}
-		d.app.plan.settings.Mode = tt.mode
+		d := &daemon{flags: &flags{}, host: tt.host, redirect: new(redirector)}
+		d.redirect.plan.settings.Mode = tt.mode
 		if got := d.needed(); got != tt.want || got.String() != tt.text {
 			t.Errorf("%s: %v, want %v (%s)", tt.name, got, tt.want, tt.text)
 		}
+	}
+	d := &daemon{flags: &flags{}, redirect: &redirector{clearing: true}}
+	d.redirect.plan.settings.Mode = config.RedirectOff
+	if got := d.needed(); got != redirect {
+		t.Errorf("off, with a predecessor's programs to remove: %v, want %v", got, redirect)
 	}
 }

@@ -29,12 +29,12 @@ func (d *daemon) switchRedirect(ctx context.Context, a *app) (resume func(inUse 
 	if d.app == nil {
 		return func(inUse bool) {
 			if inUse && a.plan.err != nil {
-				d.redirect.giveUp(a.plan.err)
+				d.redirect.giveUp(ctx, a.plan.err)
 			}
 		}
 	}
 	before := d.redirect.current()
-	if before.equal(a.plan) {
+	if d.redirect.keeps(a.plan) {
 		return func(bool) {}
 	}
 	if err := d.redirect.close(); err != nil {
@@ -45,7 +45,7 @@ func (d *daemon) switchRedirect(ctx context.Context, a *app) (resume func(inUse 
 		if inUse {
 			plan = a.plan
 		}
-		d.redirect.open(ctx, plan)
+		d.redirect.reopen(ctx, plan)
 		d.redirect.start(ctx)
 	}
 }

@@ -53,6 +53,12 @@ func (f *flags) setRedirect(fs *flag.FlagSet) {
 		r.Heartbeat, err = config.ParseRedirectHeartbeat(s)
 		return err
 	})
+	f.setRedirectPlaces(fs)
+}
+
+// setRedirectPlaces declares where things are.
+func (f *flags) setRedirectPlaces(fs *flag.FlagSet) {
+	r := &f.redirect
 	fs.StringVar(&r.Kubepods, "kubepods", "", "cgroup v2 `directory` of all pods (default found)")
 	fs.StringVar(&r.pinDir, "redirect-pin-dir", bpf.DefaultPinDir, "keep programs and maps in this `directory` of a BPF file system")
 	fs.StringVar(&r.podLogs, "pod-logs", defaultPodLogs, "the kubelet's `directory` of pods' logs, which tells the pods of -redirect-opt-out")

@@ -46,16 +46,13 @@ func newRedirectMetrics(reg prometheus.Registerer, gate *server.Gate) *redirectM
 		Name: "nodens_redirect_refused_total", Help: "Datagrams and connections to a target that came from outside the node and got no answer.",
 	}, func() float64 { return float64(gate.Refused()) })
 	reg.MustRegister(m.state, m.errors, m.missed, refused)
-	m.set(stateOff, nil)
+	m.set(stateOff)
 	return m
 }
 
-// set says which state it is; err counts.
-func (m *redirectMetrics) set(now redirectState, err error) {
+// set says which state it is.
+func (m *redirectMetrics) set(now redirectState) {
 	for _, s := range redirectStates() {
 		m.state.WithLabelValues(string(s)).Set(boolGauge(s == now))
-	}
-	if err != nil {
-		m.errors.Inc()
 	}
 }

@@ -29,6 +29,7 @@ type redirector struct {
 	workers  int
 	identity string // of our answers to id.server
 	podLogs  string // directory
+	retry    func() // asks for a reload
 
 	mu       sync.Mutex
 	plan     redirectPlan
@@ -39,6 +40,11 @@ type redirector struct {
 	work     sync.WaitGroup // what start has begun
 	end      func()         // ends what open has begun; nil: nothing
 	learnt   []netip.AddrPort
+	told     string // the last failure
+	clearing bool   // off, and a predecessor has left something
+	reopened bool   // this is not the plan of the start
+	broken   bool   // nothing but a reload can help
+	failures int    // in a row
 }
 
 func newRedirector(log *slog.Logger, reg prometheus.Registerer, workers int, identity string) *redirector {
@@ -57,38 +63,49 @@ func (r *redirector) open(ctx context.Context, plan redirectPlan) {
 	r.plan = plan
 	switch {
 	case plan.settings.Mode == config.RedirectOff:
-		r.metrics.set(stateOff, nil)
-		r.background(ctx, r.clear)
+		r.metrics.set(stateOff)
+		if r.clearing = plan.clears && isAdopted(plan.pinDir); r.clearing {
+			r.background(ctx, r.clear)
+		}
 		return
 	case plan.err != nil:
-		r.fail(plan.err)
+		r.breakDown(ctx, plan.err)
 		return
 	}
 	if err := r.load(); err != nil {
-		r.fail(err)
+		if r.reopened && errors.Is(err, bpf.ErrPermission) {
+			err = fmt.Errorf("%w; if nodens had these, it gave them up at its start, when there was no redirection: start it again", err)
+		}
+		r.breakDown(ctx, err)
 		return
 	}
+	r.broken = false
 	named := plan.settings.Uplinks
 	known := r.shutGate(nil, named)
 	r.background(ctx, func(ctx context.Context) { r.followUplinks(ctx, known, named) })
-	r.metrics.set(stateWaiting, nil)
+	r.metrics.set(stateWaiting)
+}
+
+// reopen is open for a reload.
+func (r *redirector) reopen(ctx context.Context, plan redirectPlan) {
+	r.mu.Lock()
+	r.reopened = true
+	r.mu.Unlock()
+	r.open(ctx, plan)
 }
 
 // clear removes what a predecessor has left, once that is not alive: its
 // programs would send pods to the fallbacks for ever.
 func (r *redirector) clear(ctx context.Context) {
 	const again = 30 * time.Second
-	plan := r.current()
-	for plan.clears {
-		pinned, err := bpf.Inspect(plan.pinDir)
+	dir := r.current().pinDir
+	for {
+		pinned, err := bpf.Inspect(dir)
 		if err == nil && !slices.ContainsFunc(pinned, func(p bpf.Pinned) bool { return p.Alive }) {
-			err = bpf.Teardown(plan.pinDir)
+			err = bpf.Teardown(dir)
 			if err == nil {
 				return
 			}
-		}
-		if errors.Is(err, bpf.ErrNoBPFFS) {
-			return
 		}
 		if err != nil {
 			r.log.Error("redirection is off, but a predecessor's is still in force; remove it with nodens teardown", "error", err)
@@ -97,6 +114,13 @@ func (r *redirector) clear(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// needsBPF reports whether there is something to redirect or to remove.
+func (r *redirector) needsBPF() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.clearing || r.plan.settings.Mode != config.RedirectOff
 }
 
 // background runs f until the plan is closed. The caller holds mu.
@@ -140,19 +164,49 @@ func (r *redirector) load() error {
 	return r.putLearnt()
 }
 
-// fail tells why there is no redirection. The caller holds mu.
+// fail tells why there is no redirection, unless it has told just that. The
+// caller holds mu.
 func (r *redirector) fail(err error) {
-	r.metrics.set(stateFailed, err)
-	r.log.Error("sockets are not redirected; nodens serves by address", "error", err)
+	if now := err.Error(); now != r.told {
+		r.told = now
+		r.metrics.errors.Inc()
+		r.log.Error("sockets are not redirected; nodens serves by address", "error", err)
+	}
+	r.metrics.set(stateFailed)
 }
 
-// giveUp is fail for a target that cannot be served. The plan stays, so that a
-// reload tries again only if it differs.
-func (r *redirector) giveUp(err error) {
+// breakDown is fail for what only another plan, or the same from the beginning,
+// can cure: it asks for a reload by and by. The caller holds mu.
+func (r *redirector) breakDown(ctx context.Context, err error) {
+	const first, longest = 30 * time.Second, 10 * time.Minute
+	r.fail(err)
+	r.broken = true
+	wait := min(first<<r.failures, longest)
+	if r.failures < 10 {
+		r.failures++
+	}
+	r.background(ctx, func(ctx context.Context) {
+		if pause(ctx, wait) {
+			r.retry()
+		}
+	})
+}
+
+// giveUp is for a plan whose targets cannot be served.
+func (r *redirector) giveUp(ctx context.Context, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.plan.err = err
-	r.fail(err)
+	if !r.broken {
+		r.breakDown(ctx, err)
+	}
+}
+
+// keeps reports whether plan is the one that is kept, and not broken.
+func (r *redirector) keeps(plan redirectPlan) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.plan.equal(plan) && !r.broken
 }
 
 // start redirects, now that the targets are served, or begins to find out
@@ -160,7 +214,7 @@ func (r *redirector) giveUp(err error) {
 func (r *redirector) start(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.bpf == nil || r.plan.err != nil || r.stop != nil {
+	if r.bpf == nil || r.broken || r.stop != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -199,13 +253,8 @@ func (r *redirector) engageNow(ctx context.Context) error {
 // engage asks the targets, attaches and says that we are alive. The caller holds
 // mu.
 func (r *redirector) engage(ctx context.Context) error {
-	for _, s := range r.plan.services {
-		ask, cancel := context.WithTimeout(ctx, 5*time.Second)
-		err := server.Ask(ask, s.Target)
-		cancel()
-		if err != nil {
-			return fmt.Errorf("no answer on the target %v: %w", s.Target, err)
-		}
+	if err := askTargets(ctx, r.plan); err != nil {
+		return err
 	}
 	if err := r.syncOptOut(); err != nil {
 		return err
@@ -216,7 +265,7 @@ func (r *redirector) engage(ctx context.Context) error {
 	if err := r.bpf.Alive(); err != nil {
 		return err
 	}
-	r.metrics.set(stateOn, nil)
+	r.metrics.set(stateOn)
 	b, plan, toSupervisor := r.bpf, r.plan, r.supervised()
 	r.work.Go(func() { r.keepBeating(ctx, b, plan, toSupervisor) })
 	for _, s := range r.plan.services {
@@ -234,7 +283,7 @@ func (r *redirector) keepEngaged(ctx context.Context, failed error) {
 		if !pause(ctx, again) {
 			return
 		}
-		failed = r.engageAgain(ctx, failed)
+		failed = r.engageNow(ctx)
 	}
 	if ctx.Err() != nil {
 		return
@@ -271,20 +320,6 @@ func (r *redirector) locked(f func(*bpf.Redirect)) {
 	}
 }
 
-// engageAgain tells only what it has not told.
-func (r *redirector) engageAgain(ctx context.Context, before error) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if ctx.Err() != nil {
-		return nil
-	}
-	err := r.engage(ctx)
-	if err != nil && err.Error() != before.Error() {
-		r.fail(err)
-	}
-	return err
-}
-
 // pause returns false if ctx is done first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
@@ -312,7 +347,7 @@ func (r *redirector) withdraw() error {
 	if r.bpf == nil {
 		return nil
 	}
-	r.metrics.set(stateWithdrawn, nil)
+	r.metrics.set(stateWithdrawn)
 	return r.bpf.Withdraw()
 }
 

@@ -94,6 +94,10 @@ func TestHung(t *testing.T) {
 // TestCapabilities: what docs/cilium.md names is enough, and less is told.
 func TestCapabilities(t *testing.T) {
 	lab.NeedTools(t, "setpriv")
+	path, err := release()
+	if err != nil {
+		t.Fatal(err)
+	}
 	const serving = "+net_admin,+net_bind_service"
 	for _, tc := range []struct {
 		name, caps, mode string
@@ -111,15 +115,40 @@ func TestCapabilities(t *testing.T) {
 			n := newNode(t, tc.cni)
 			n.startPod(t)
 			wrapper := filepath.Join(t.TempDir(), "nodens")
-			script := "#!/bin/sh\nexec setpriv --bounding-set=-all," + tc.caps + " -- " + binary(t) + ` "$@"` + "\n"
+			script := "#!/bin/sh\nexec setpriv --bounding-set=-all," + tc.caps + " -- " + path + ` "$@"` + "\n"
 			if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			lab.StartDaemon(t, lab.DaemonOptions{
+			d := lab.StartDaemon(t, lab.DaemonOptions{
 				Binary: wrapper, Netns: n.Node, Corefile: corefile, Args: n.args("-redirect", tc.mode, "-redirect-fallback", lab.Endpoint),
 			})
 			n.Node.AwaitMetric(t, metrics, 1, "nodens_redirect_state", "state="+tc.state)
+			d.Err.Await(t, 0, "privileges dropped")
 			n.expect(t, tc.state, vip, tc.want)
 		})
+	}
+}
+
+// What was missing and is there now lets a reload redirect, of the same Corefile.
+func TestCured(t *testing.T) {
+	const late = "192.168.50.9" // the node's, by and by
+	n := newNode(t, lab.RouteFIB)
+	pods := filepath.Join(filepath.Dir(n.Kubepods), "later")
+	for _, tc := range []struct {
+		name string
+		args []string
+		cure func()
+	}{
+		{"an address", []string{"-redirect-target", late}, func() { n.Node.AddAddrs(t, "up0", late+"/24") }},
+		{"a cgroup", []string{"-kubepods", pods}, func() { lab.MakeCgroup(t, pods) }},
+	} {
+		d := n.start(t, corefile, append([]string{"-redirect", "on", "-redirect-fallback", lab.Endpoint}, tc.args...)...)
+		d.Err.Await(t, 0, "sockets are not redirected; nodens serves by address")
+		tc.cure()
+		mark := d.Err.Mark()
+		d.Signal(t, syscall.SIGHUP)
+		d.Err.Await(t, mark, "sockets are redirected")
+		d.Signal(t, syscall.SIGTERM)
+		d.Wait(t)
 	}
 }

@@ -5,6 +5,7 @@ package redirect
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -30,6 +31,17 @@ func runTests(m *testing.M) int {
 	binDir = dir
 	return m.Run()
 }
+
+// release is built as releases are: only then can it give up privileges.
+var release = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(binDir, "nodens-release")
+	cmd := exec.Command("go", "build", "-o", path, "../../cmd/nodens")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return path, nil
+})
 
 // nodens is race-checked where that works.
 var nodens = sync.OnceValues(func() (string, error) {
