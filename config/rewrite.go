@@ -19,6 +19,7 @@ type Rewrite struct {
 	TTL      *RewriteTTL
 	Rcode    *RewriteRcode
 	EDNS0    *RewriteEDNS0
+	CNAME    *RewriteCNAME
 }
 
 // NameMatch says which names a rule is for. Names are compared as text in lower
@@ -45,6 +46,13 @@ type RewriteAnswer struct {
 	To      string // with {0}, {1}… for the groups
 }
 
+// RewriteCNAME changes the target of a CNAME in the reply. Its Match compares
+// targets; only that of exact has got a final dot.
+type RewriteCNAME struct {
+	Match NameMatch
+	To    string // with {0}, {1}… for the groups of a regex
+}
+
 // RewriteCode changes a type or a class.
 type RewriteCode struct{ From, To uint16 }
 
@@ -62,7 +70,9 @@ type RewriteRcode struct {
 
 func matchKinds() []string { return []string{"exact", "prefix", "suffix", "substring", "regex"} }
 
-func rewriteFields() []string { return []string{"name", "type", "class", "ttl", "rcode", "edns0"} }
+func rewriteFields() []string {
+	return []string{"name", "type", "class", "ttl", "rcode", "edns0", "cname"}
+}
 
 // parseRewrite reads rewrite [continue|stop] FIELD …. The rule stands on the
 // line or, if at most one word of it does, in a block whose lines are read as
@@ -108,7 +118,7 @@ func (r *Rewrite) parseRule(field string, args []string) (err error) {
 	case "answer":
 		err = reason("answer has to follow a name rule, as in: name regex FROM TO answer name FROM TO")
 	case "cname":
-		err = reason("cname rules are not supported: rewrite the name that is asked for, or answer the target by hosts or template")
+		r.CNAME, err = parseRewriteCNAME(args)
 	default:
 		err = reason("%q is none of %s", field, strings.Join(rewriteFields(), ", "))
 	}
@@ -211,6 +221,24 @@ func checkGroups(to string, p *regexp.Regexp) error {
 		}
 	}
 	return nil
+}
+
+// parseRewriteCNAME reads [KIND] FROM TO.
+func parseRewriteCNAME(args []string) (*RewriteCNAME, error) {
+	m, rest, err := parseMatch("cname", args, 1)
+	if err != nil {
+		return nil, err
+	}
+	w := &RewriteCNAME{Match: m, To: strings.ToLower(rest[0])}
+	switch m.Kind {
+	case "exact":
+		w.To, err = parseName(rest[0])
+	case "regex":
+		err = checkGroups(w.To, m.Pattern)
+	default:
+		w.Match.Text = strings.ToLower(args[len(args)-2])
+	}
+	return w, err
 }
 
 func parseRewriteCode(what string, codes map[string]uint16, args []string) (*RewriteCode, error) {

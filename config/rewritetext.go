@@ -24,6 +24,8 @@ func (r *Rewrite) rule() string {
 		return "type " + dns.TypeToString[r.Type.From] + " to " + dns.TypeToString[r.Type.To]
 	case r.Class != nil:
 		return "class " + dns.ClassToString[r.Class.From] + " to " + dns.ClassToString[r.Class.To]
+	case r.CNAME != nil:
+		return "cname " + r.CNAME.Match.String() + " to " + word(r.CNAME.To)
 	case r.TTL != nil:
 		return fmt.Sprintf("ttl %s to %d-%d", r.TTL.Match, r.TTL.Min, r.TTL.Max)
 	case r.Rcode != nil:

@@ -38,7 +38,8 @@ type rewriting struct {
 	options []dns.EDNS0 // for upstream
 	private bool        // the options tell who asks
 	undo    []undo      // to be done in reverse
-	applied bool        // some step
+	cnames  []RewriteCNAME
+	applied bool // some step
 }
 
 // undo is what to do with a reply, after the lookup.
@@ -80,6 +81,7 @@ func (s *Server) rewrite(j *job, r *rewriting) (message, outcome) {
 	}
 	m, o := s.consult(j, &asked)
 	if !o.dropped {
+		s.retarget(j.context(s.ctx), &asked, r.cnames, m.Msg)
 		r.restore(m.Msg)
 	}
 	return m, o

@@ -75,6 +75,12 @@ func TestRewrite(t *testing.T) {
 		{"rcode", steps(RewriteRcode{matching(`.*`), dns.RcodeNameError, dns.RcodeSuccess}), "none.example.org.", dns.TypeA, "NOERROR"},
 		{"rcode of another", steps(RewriteRcode{matching(`.*`), dns.RcodeServerFailure, dns.RcodeSuccess}), "none.example.org.", dns.TypeA, "NXDOMAIN"},
 		{"rcode of a failure", steps(RewriteRcode{matching(`.*`), dns.RcodeServerFailure, dns.RcodeNameError}), "fail.example.org.", dns.TypeAAAA, "NXDOMAIN"},
+		{"cname", steps(RewriteCNAME{exactly("new.example.org."), "svc.new.example.org."}), "www.new.example.org.", dns.TypeSRV,
+			"NOERROR; www.new.example.org. CNAME svc.new.example.org.; svc.new.example.org. SRV 1 2 80 target.new.example.org."},
+		{"cname to a zone that is not served", steps(RewriteCNAME{exactly("new.example.org."), "www.example.net."}), "www.new.example.org.", dns.TypeA,
+			"NOERROR; www.new.example.org. CNAME new.example.org."},
+		{"cname to no name", steps(RewriteCNAME{ending(".example.org."), "..x"}), "www.new.example.org.", dns.TypeA,
+			"NOERROR; www.new.example.org. CNAME new.example.org."},
 		{"the first that applies stops", steps(
 			name(exactly("old.example.org."), "new.example.org.", true), name(exactly("new.example.org."), "none.example.org.", true),
 		), "old.example.org.", dns.TypeA, "NOERROR; old.example.org. A 192.0.2.1"},

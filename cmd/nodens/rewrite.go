@@ -21,6 +21,8 @@ func rewriteRule(r *config.Rewrite) server.RewriteRule {
 		return server.RewriteType(*r.Type)
 	case r.Class != nil:
 		return server.RewriteClass(*r.Class)
+	case r.CNAME != nil:
+		return server.RewriteCNAME{Match: server.NameMatch(r.CNAME.Match), To: r.CNAME.To}
 	case r.TTL != nil:
 		return server.RewriteTTL{Match: server.NameMatch(r.TTL.Match), Min: r.TTL.Min, Max: r.TTL.Max}
 	case r.Rcode != nil:

@@ -218,6 +218,19 @@ func scenarios() []scenario {
 			),
 		},
 		{
+			name: "rewrite cname", corefile: `. {
+  BIND
+  rewrite continue cname exact a.example.test. host.other.test.
+  rewrite continue cname suffix .other.test. .example.test.
+  rewrite continue cname regex ^nothing {0}
+  rewrite name exact renamed.test www.other.test
+` + forward,
+			questions: join(
+				ask(dns.TypeA, "alias.example.test", "a.example.test", "www.other.test", "renamed.test", "none.example.test"),
+				ask(dns.TypeTXT, "alias.example.test", "a.example.test"), ask(dns.TypeCNAME, "alias.example.test"),
+			),
+		},
+		{
 			name: "rewrite edns0", corefile: `set.options.test {
   BIND
   rewrite edns0 local set 0xffee 0x61626364
