@@ -139,11 +139,18 @@ func (v view) asStale() view {
 	return v
 }
 
-// record counts and, where the zone asks for it, logs a reply.
+// record counts and, where the zone asks for it, logs a reply. What a batch
+// answers is counted when its replies are made, with one reading of the clock.
+// worker is a UDP reader's number, or s.workers for whoever else.
 func (s *Server) record(worker int, q *Query, reply []byte, o outcome) {
 	o.size = len(reply)
+	if m := q.memory; m != nil && m.batch && q.zone.Log == nil {
+		m.tallies = append(m.tallies, newTally(q.zone.stats, q, o))
+		return
+	}
 	o.took = s.clock().Sub(q.start)
-	q.zone.stats.record(worker, q, o)
+	t := newTally(q.zone.stats, q, o)
+	t.record(worker)
 	if q.zone.Log != nil {
 		q.zone.Log.write(q, reply, o)
 	}
@@ -152,7 +159,8 @@ func (s *Server) record(worker int, q *Query, reply []byte, o outcome) {
 // replyUnresolved counts a reply to something that belongs to no zone and
 // returns it.
 func (s *Server) replyUnresolved(reply []byte, l *listener, worker int, q *Query) []byte {
-	l.unzoned.record(worker, q, outcome{rcode: replyRcode(reply), size: len(reply), took: s.clock().Sub(q.start)})
+	t := newTally(l.unzoned, q, outcome{rcode: replyRcode(reply), size: len(reply), took: s.clock().Sub(q.start)})
+	t.record(worker)
 	return reply
 }
 

@@ -118,7 +118,7 @@ func (s *Server) finish(j *job, reply []byte, o outcome) {
 	if err != nil {
 		s.metrics.sendErrors.Add(1)
 	}
-	s.record(0, &j.q, reply, o)
+	s.record(s.workers, &j.q, reply, o)
 	j.out = reply[:0]
 	s.freeJob(j)
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -60,7 +61,7 @@ func (m *Metrics) statsOf(server string, z *Zone) *zoneStats {
 
 func (m *Metrics) newStats() *zoneStats {
 	z := new(zoneStats)
-	for range m.workers {
+	for range m.workers + 1 {
 		z.shards = append(z.shards, new(statShard))
 	}
 	return z
@@ -79,6 +80,9 @@ var (
 	}
 	durationBounds = prometheus.ExponentialBuckets(0.00025, 2, 16) // seconds
 	sizeBounds     = []float64{0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3}
+	// The same in the units that are counted.
+	durationSteps = inUnits(durationBounds, 1e9)
+	sizeSteps     = inUnits(sizeBounds, 1)
 )
 
 const (
@@ -104,8 +108,11 @@ type zoneStats struct {
 	shards []*statShard
 }
 
-// statShard is written by one UDP reader, and the first one by TCP and misses
-// as well.
+// rest is the shard of what is no UDP reader's own.
+func (z *zoneStats) rest() *statShard { return z.shards[len(z.shards)-1] }
+
+// statShard is written by one UDP reader; the last one by TCP, misses and all
+// else.
 type statShard struct {
 	requests   [2][2][numTypes]atomic.Uint64
 	responses  [numPlugins][numRcodes]atomic.Uint64
@@ -130,11 +137,19 @@ type histogram struct {
 	sum     atomic.Uint64 // in the unit given to observe
 }
 
-// observe counts v; bounds are in v's unit divided by scale.
-func (h *histogram) observe(v uint64, bounds []float64, scale float64) {
-	x := float64(v) / scale
+// inUnits makes bounds multiples of 1/scale.
+func inUnits(bounds []float64, scale float64) []uint64 {
+	steps := make([]uint64, len(bounds))
+	for i, b := range bounds {
+		steps[i] = uint64(math.Round(b * scale))
+	}
+	return steps
+}
+
+// observe counts v; bounds are in its unit.
+func (h *histogram) observe(v uint64, bounds []uint64) {
 	i := 0
-	for i < len(bounds) && x > bounds[i] {
+	for i < len(bounds) && v > bounds[i] {
 		i++
 	}
 	h.buckets[i].Add(1)
@@ -182,38 +197,52 @@ type outcome struct {
 	dropped    bool // there is no reply
 }
 
-// record counts one query and its reply.
-func (z *zoneStats) record(worker int, q *Query, o outcome) {
-	s := z.shards[worker]
-	proto := boolIndex(q.tcp)
-	s.requests[proto][boolIndex(!q.client.Addr().Is4())][typeIndex(q.qtype)].Add(1)
+// tally is all that is counted of one query and its reply.
+type tally struct {
+	outcome
+	stats       *zoneStats
+	qtype       uint16
+	asked       int // octets of the query
+	tcp, v6, do bool
+}
+
+func newTally(z *zoneStats, q *Query, o outcome) tally {
+	return tally{outcome: o, stats: z, qtype: q.qtype, asked: q.size, tcp: q.tcp, v6: !q.client.Addr().Is4(), do: q.do}
+}
+
+// record counts t.
+func (t *tally) record(worker int) {
+	z, o := t.stats, &t.outcome
+	s := z.shards[min(worker, len(z.shards)-1)]
+	proto := boolIndex(t.tcp)
+	s.requests[proto][boolIndex(t.v6)][typeIndex(t.qtype)].Add(1)
 	s.responses[o.plugin][rcodeIndex(o.rcode)].Add(1)
 	s.lookups[o.lookup].Add(1)
-	if q.do {
+	if t.do {
 		s.do.Add(1)
 	}
 	if o.stale {
 		s.stale.Add(1)
 	}
 	if o.normalised != notJudged {
-		z.judged(worker, q.qtype, o.normalised)
+		z.judged(worker, t.qtype, o.normalised)
 	}
-	s.duration[boolIndex(o.waited || o.plugin != pluginCache)].observe(uint64(max(o.took, 0)), durationBounds, 1e9)
-	s.reqSize[proto].observe(uint64(q.size), sizeBounds, 1)
-	s.respSize[proto].observe(uint64(o.size), sizeBounds, 1)
+	s.duration[boolIndex(o.waited || o.plugin != pluginCache)].observe(uint64(max(o.took, 0)), durationSteps)
+	s.reqSize[proto].observe(uint64(t.asked), sizeSteps)
+	s.respSize[proto].observe(uint64(o.size), sizeSteps)
 }
 
 // judged counts one application of the normalising rule.
 func (z *zoneStats) judged(worker int, qtype uint16, r normalised) {
-	z.shards[worker].judged[boolIndex(qtype == dns.TypeAAAA)][r].Add(1)
+	z.shards[min(worker, len(z.shards)-1)].judged[boolIndex(qtype == dns.TypeAAAA)][r].Add(1)
 }
 
 // sibling counts where the other type's answer came from.
-func (z *zoneStats) sibling(from siblingSource) { z.shards[0].siblings[from].Add(1) }
+func (z *zoneStats) sibling(from siblingSource) { z.rest().siblings[from].Add(1) }
 
 // siblingWaited counts how long a reply waited for it.
 func (z *zoneStats) siblingWaited(d time.Duration) {
-	z.shards[0].waited.observe(uint64(max(d, 0)), durationBounds, 1e9)
+	z.rest().waited.observe(uint64(max(d, 0)), durationSteps)
 }
 
 // pluginCache is the index of "cache" in pluginLabels.
@@ -237,7 +266,7 @@ func typeLabel(i int) string {
 }
 
 // refused counts a query that an ACL is against.
-func (z *zoneStats) refused(v ACLVerdict) { z.shards[0].judgedBy[v].Add(1) }
+func (z *zoneStats) refused(v ACLVerdict) { z.rest().judgedBy[v].Add(1) }
 
 // synthesised counts a reply that DNS64 has translated.
-func (z *zoneStats) synthesised() { z.shards[0].translated.Add(1) }
+func (z *zoneStats) synthesised() { z.rest().translated.Add(1) }

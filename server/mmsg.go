@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	batchSize  = 32
+	batchSize  = 64
 	recvBufLen = 2048 // octets; a query that does not fit gets FORMERR
 	// controlLen holds one in_pktinfo or in6_pktinfo control message.
 	controlLen = 40

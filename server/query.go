@@ -69,7 +69,12 @@ type Query struct {
 
 // lookupMemory is where a reader has what it finds in the cache, so that a hit
 // allocates nothing. It serves one query at a time.
-type lookupMemory struct{ answer, other cache.Entry }
+type lookupMemory struct {
+	answer, other cache.Entry
+
+	batch   bool    // tallies are counted together
+	tallies []tally // not counted yet
+}
 
 func (m *lookupMemory) entry() *cache.Entry {
 	if m == nil {
@@ -163,6 +168,9 @@ func (q *Query) parseQuestion(msg []byte) (int, bool) {
 // appendLower appends name with its ASCII letters in lower case (RFC 4343
 // §2). Length octets are below 64 and so never look like letters.
 func appendLower(dst, name []byte) []byte {
+	for ; len(name) >= 8; name = name[8:] {
+		dst = binary.LittleEndian.AppendUint64(dst, lower8(binary.LittleEndian.Uint64(name)))
+	}
 	for _, c := range name {
 		if 'A' <= c && c <= 'Z' {
 			c += 'a' - 'A'
@@ -170,6 +178,15 @@ func appendLower(dst, name []byte) []byte {
 		dst = append(dst, c)
 	}
 	return dst
+}
+
+// lower8 lowers eight letters at once.
+func lower8(x uint64) uint64 {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	low := x &^ tops
+	fromA, beyondZ := low+(0x80-'A')*ones, low+(0x7f-'Z')*ones // top bits: >= 'A', > 'Z'
+	upper := (fromA &^ beyondZ) &^ x & tops
+	return x | upper>>2
 }
 
 // parseRecords walks over the records behind the question in search of OPT.

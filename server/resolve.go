@@ -138,7 +138,7 @@ func (s *Server) observe(j *job, e *cache.Entry) {
 	j.lis.jobs.Go(func() {
 		sib, source := s.findSibling(s.ctx, q, e.Rcode() == dns.RcodeNameError)
 		q.zone.stats.sibling(source)
-		q.zone.stats.judged(0, q.qtype, q.zone.Normalise.verdict(e, sib).result)
+		q.zone.stats.judged(s.workers, q.qtype, q.zone.Normalise.verdict(e, sib).result)
 	})
 }
 
@@ -220,7 +220,7 @@ func (s *Server) refresh(q *Query) {
 		return s.fetch(ctx, in)
 	})
 	if started {
-		q.zone.stats.shards[0].prefetch.Add(1)
+		q.zone.stats.rest().prefetch.Add(1)
 	} else {
 		in.zone.Cache.RefreshDone(in.key)
 	}

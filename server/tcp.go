@@ -269,7 +269,7 @@ func (c *tcpConn) answer(q *Query, msg []byte, whole bool, out []byte, more bool
 	if !whole {
 		v = formErr
 	}
-	out, ok := s.tryHit(out[:0], c.t.lis, 0, q, v)
+	out, ok := s.tryHit(out[:0], c.t.lis, s.workers, q, v)
 	if ok {
 		return out, c.write(out, !more) == nil
 	}

@@ -61,10 +61,8 @@ func (s *Server) listenUDP(ctx context.Context, lis *listener, worker int) (*udp
 		return nil, errors.Join(err, conn.Close())
 	}
 	u := &udpSocket{srv: s, lis: lis, worker: worker, conn: conn, raw: raw, b: newBatch(pktinfo)}
-	u.onRead = func(fd uintptr) bool {
-		u.got, u.errno = u.b.recv(fd)
-		return u.errno != unix.EAGAIN
-	}
+	u.mem.batch, u.mem.tallies = true, make([]tally, 0, batchSize)
+	u.onRead = u.read
 	u.onSend = func(fd uintptr) bool {
 		return u.sendQueued(fd)
 	}
@@ -114,8 +112,6 @@ func (u *udpSocket) serve() error {
 			return fmt.Errorf("read from %v: %w", u.lis, err)
 		}
 		switch u.errno {
-		case 0:
-			u.answer(u.got)
 		case unix.EBADF, unix.ENOTSOCK, unix.EINVAL, unix.EFAULT, unix.ENOSYS:
 			return fmt.Errorf("read from %v: %w", u.lis, u.errno)
 		}
@@ -123,9 +119,27 @@ func (u *udpSocket) serve() error {
 	}
 }
 
-// answer handles the batch of n datagrams just received: hits are sent
+// read answers batches until the socket is empty, and then returns false: wait.
+// A batch that is not full has emptied it, so there is no call to be told so:
+// what comes after it wakes us, since nobody resets the poller in between.
+func (u *udpSocket) read(fd uintptr) bool {
+	for {
+		if u.got, u.errno = u.b.recv(fd); u.errno != 0 {
+			return u.errno != unix.EAGAIN
+		}
+		u.answer(fd, u.got)
+		if u.lis.closing.Load() {
+			return true
+		}
+		if u.got < batchSize {
+			return false
+		}
+	}
+}
+
+// answer handles the batch of n datagrams just received from fd: hits are sent
 // together, misses go their own way.
-func (u *udpSocket) answer(n int) {
+func (u *udpSocket) answer(fd uintptr, n int) {
 	defer u.srv.survive("UDP batch")
 	now := u.srv.clock()
 	u.queued = 0
@@ -135,10 +149,25 @@ func (u *udpSocket) answer(n int) {
 	if u.queued == 0 {
 		return
 	}
+	u.count(u.srv.clock().Sub(now))
 	u.sent = 0
+	if u.sendQueued(fd) {
+		return
+	}
 	if err := u.raw.Write(u.onSend); err != nil && !u.lis.closing.Load() {
 		u.srv.log.Debug("send replies", "listener", u.lis, "error", err)
 	}
+}
+
+// count counts the replies made, took after their queries were read. That comes
+// before they are sent: who has an answer finds it counted.
+func (u *udpSocket) count(took time.Duration) {
+	for i := range u.mem.tallies {
+		t := &u.mem.tallies[i]
+		t.took = took
+		t.record(u.worker)
+	}
+	u.mem.tallies = u.mem.tallies[:0]
 }
 
 // one answers the i-th datagram of the batch or starts its resolution.
@@ -246,15 +275,14 @@ func (u *udpSocket) drain() {
 	for {
 		empty := false
 		err := u.raw.Read(func(fd uintptr) bool {
-			u.got, u.errno = u.b.recv(fd)
+			if u.got, u.errno = u.b.recv(fd); u.errno == 0 {
+				u.answer(fd, u.got)
+			}
 			empty = u.errno == unix.EAGAIN
 			return true
 		})
 		if err != nil || empty {
 			return
-		}
-		if u.errno == 0 {
-			u.answer(u.got)
 		}
 	}
 }

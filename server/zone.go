@@ -66,6 +66,7 @@ type zoneTable struct {
 	tcp     TCPTimeouts           // of the listener
 	guarded bool                  // Binding.Guarded
 	zones   map[string]*boundZone // by lower-case wire-format name
+	lengths [maxNameLen + 1]bool  // of their names: most suffixes of a name are not looked for
 }
 
 // boundZone is a Zone as one listener serves it, with that pair's counters.
@@ -87,8 +88,10 @@ func (z *Zone) actions() *Actions {
 // format, is at or below; nil if there is none.
 func (t *zoneTable) find(name []byte) *boundZone {
 	for {
-		if z, ok := t.zones[string(name)]; ok {
-			return z
+		if t.lengths[len(name)] {
+			if z, ok := t.zones[string(name)]; ok {
+				return z
+			}
 		}
 		if len(name) <= 1 {
 			return nil
@@ -124,6 +127,7 @@ func newZoneTable(zones []*Zone, local netip.AddrPort, m *Metrics) (*zoneTable, 
 		if _, dup := t.zones[key]; dup {
 			return nil, fmt.Errorf("zone %q is served twice on %s", z.Name, server)
 		}
+		t.lengths[len(key)] = true
 		t.zones[key] = &boundZone{Zone: z, stats: m.statsOf(server, z), table: t}
 	}
 	return t, nil
