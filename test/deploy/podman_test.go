@@ -127,7 +127,7 @@ func (p *podmanOn) play(all objects) (pid string) {
 		p.t.Fatalf("%v\n%s", err, out)
 	}
 	p.await("listening", func() bool {
-		logs, _ := p.podman("logs", "--tail", "1", "nodens-nodens")
+		logs, _ := p.podman("logs", "nodens-nodens")
 		return strings.Contains(logs, " listens on ")
 	})
 	pid, err = p.podman("inspect", "--format", "{{.State.Pid}}", "nodens-nodens")
@@ -228,7 +228,7 @@ func TestPodmanHostNetwork(t *testing.T) {
 		url := fmt.Sprintf("http://%s:%d%s", probe.HTTPGet.Host, probe.HTTPGet.Port.IntVal, probe.HTTPGet.Path)
 		n.run("curl", "--fail", "--silent", "--show-error", "--max-time", "30", url)
 	}
-	checkStatus(t, pid, "0", 1<<12|1<<10) // CAP_NET_ADMIN, CAP_NET_BIND_SERVICE
+	checkStatus(t, pid, "0", capNetAdmin|capNetBindService)
 	if !strings.Contains(n.run("nft", "list", "tables"), "inet nodens") {
 		t.Error("there is no table inet nodens")
 	}
