@@ -4,6 +4,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -18,6 +19,7 @@ func TestCtrlC(t *testing.T) {
 	startNamed(t, c, "192.0.2.1")
 	node := c.node
 	const both = "169.254.20.11,fd00:20::11"
+	awaitRoute(t, node, "local fd00:1::1 ")
 	before := hostState(t, node)
 	start := func() *lab.Daemon {
 		t.Helper()
@@ -76,6 +78,21 @@ func hostState(t *testing.T, n *lab.Netns) string {
 		all.WriteString("$ " + strings.Join(args, " ") + "\n" + out)
 	}
 	return all.String()
+}
+
+// awaitRoute waits for a local IPv6 route: the kernel makes that of an address
+// some time after the address.
+func awaitRoute(t *testing.T, n *lab.Netns, want string) {
+	t.Helper()
+	for end := time.Now().Add(lab.Patience); ; time.Sleep(5 * time.Millisecond) {
+		out, errs, status := lab.Command{Netns: n, Args: []string{"ip", "-6", "route", "show", "table", "local"}}.Output(t)
+		if strings.Contains(out, want) {
+			return
+		}
+		if status != 0 || time.Now().After(end) {
+			t.Fatalf("no route %q, status %d: %s%s", want, status, out, errs)
+		}
+	}
 }
 
 func compareState(t *testing.T, when, before, after string) {
