@@ -23,9 +23,13 @@ const (
 	labProgCountVip       = "count_vip"
 	labProgFromPod        = "from_pod"
 	labProgLbConnect4     = "lb_connect4"
+	labProgLbConnect6     = "lb_connect6"
 	labProgLbGetpeername4 = "lb_getpeername4"
+	labProgLbGetpeername6 = "lb_getpeername6"
 	labProgLbRecvmsg4     = "lb_recvmsg4"
+	labProgLbRecvmsg6     = "lb_recvmsg6"
 	labProgLbSendmsg4     = "lb_sendmsg4"
+	labProgLbSendmsg6     = "lb_sendmsg6"
 	labVarHostAddrs       = "host_addrs"
 	labVarMode            = "mode"
 	labVarUplink          = "uplink"
@@ -77,9 +81,13 @@ type labProgramSpecs struct {
 	CountVip       *ebpf.ProgramSpec `ebpf:"count_vip"`
 	FromPod        *ebpf.ProgramSpec `ebpf:"from_pod"`
 	LbConnect4     *ebpf.ProgramSpec `ebpf:"lb_connect4"`
+	LbConnect6     *ebpf.ProgramSpec `ebpf:"lb_connect6"`
 	LbGetpeername4 *ebpf.ProgramSpec `ebpf:"lb_getpeername4"`
+	LbGetpeername6 *ebpf.ProgramSpec `ebpf:"lb_getpeername6"`
 	LbRecvmsg4     *ebpf.ProgramSpec `ebpf:"lb_recvmsg4"`
+	LbRecvmsg6     *ebpf.ProgramSpec `ebpf:"lb_recvmsg6"`
 	LbSendmsg4     *ebpf.ProgramSpec `ebpf:"lb_sendmsg4"`
+	LbSendmsg6     *ebpf.ProgramSpec `ebpf:"lb_sendmsg6"`
 }
 
 // labMapSpecs contains maps before they are loaded into the kernel.
@@ -154,9 +162,13 @@ type labPrograms struct {
 	CountVip       *ebpf.Program `ebpf:"count_vip"`
 	FromPod        *ebpf.Program `ebpf:"from_pod"`
 	LbConnect4     *ebpf.Program `ebpf:"lb_connect4"`
+	LbConnect6     *ebpf.Program `ebpf:"lb_connect6"`
 	LbGetpeername4 *ebpf.Program `ebpf:"lb_getpeername4"`
+	LbGetpeername6 *ebpf.Program `ebpf:"lb_getpeername6"`
 	LbRecvmsg4     *ebpf.Program `ebpf:"lb_recvmsg4"`
+	LbRecvmsg6     *ebpf.Program `ebpf:"lb_recvmsg6"`
 	LbSendmsg4     *ebpf.Program `ebpf:"lb_sendmsg4"`
+	LbSendmsg6     *ebpf.Program `ebpf:"lb_sendmsg6"`
 }
 
 func (p *labPrograms) Close() error {
@@ -164,9 +176,13 @@ func (p *labPrograms) Close() error {
 		p.CountVip,
 		p.FromPod,
 		p.LbConnect4,
+		p.LbConnect6,
 		p.LbGetpeername4,
+		p.LbGetpeername6,
 		p.LbRecvmsg4,
+		p.LbRecvmsg6,
 		p.LbSendmsg4,
+		p.LbSendmsg6,
 	)
 }
 

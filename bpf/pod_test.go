@@ -18,6 +18,7 @@ const (
 	core6   = "[fd00::3]:53"
 	// An intercepted service whose real address answers.
 	cluster4 = "10.96.0.10:53"
+	cluster6 = "[fd00:96::10]:53"
 )
 
 // pod is a network namespace and a cgroup below kubepods, with servers at the
@@ -34,8 +35,8 @@ func newPod(t testing.TB) *pod {
 	needKernel(t)
 	p := &pod{ns: newNamespace(t), kubepods: newCgroup(t, "", "kubepods")}
 	p.cgroup = newCgroup(t, p.kubepods, "pod")
-	p.ns.addresses(t, "lo", "10.0.0.2/32", "10.0.0.3/32", "10.96.0.10/32", "fd00::2/128", "fd00::3/128")
-	for addr, name := range map[string]string{target4: "target", target6: "target", core4: "core", core6: "core", cluster4: "cluster"} {
+	p.ns.addresses(t, "lo", "10.0.0.2/32", "10.0.0.3/32", "10.96.0.10/32", "fd00::2/128", "fd00::3/128", "fd00:96::10/128")
+	for addr, name := range map[string]string{target4: "target", target6: "target", core4: "core", core6: "core", cluster4: "cluster", cluster6: "cluster"} {
 		p.ns.serve(t, addr, name)
 	}
 	p.agent = startAgent(t, p.ns, p.cgroup)
@@ -51,6 +52,7 @@ func (p *pod) config(t testing.TB) RedirectConfig {
 			{VIP: ap(vip4), Target: ap(target4), Fallbacks: []netip.AddrPort{ap(core4)}},
 			{VIP: ap(vip6), Target: ap(target6), Fallbacks: []netip.AddrPort{ap(core6)}},
 			{VIP: ap(cluster4), Target: ap(target4), PassThrough: true},
+			{VIP: ap(cluster6), Target: ap(target6), PassThrough: true},
 		},
 	}
 }

@@ -19,14 +19,19 @@ func attachSocketLB(t *testing.T, dir string) {
 	check(t, loadLabObjects(&objs, nil))
 	t.Cleanup(func() { _ = objs.Close() })
 	check(t, objs.Backends.Put(toEndpoint(ap(cluster4)), toEndpoint(ap(core4))))
+	check(t, objs.Backends.Put(toEndpoint(ap(cluster6)), toEndpoint(ap(core6))))
 	f, err := os.Open(dir)
 	check(t, err)
 	defer f.Close()
 	for attach, prog := range map[ebpf.AttachType]*ebpf.Program{
 		ebpf.AttachCGroupInet4Connect:     objs.LbConnect4,
+		ebpf.AttachCGroupInet6Connect:     objs.LbConnect6,
 		ebpf.AttachCGroupUDP4Sendmsg:      objs.LbSendmsg4,
+		ebpf.AttachCGroupUDP6Sendmsg:      objs.LbSendmsg6,
 		ebpf.AttachCGroupUDP4Recvmsg:      objs.LbRecvmsg4,
+		ebpf.AttachCGroupUDP6Recvmsg:      objs.LbRecvmsg6,
 		ebpf.AttachCgroupInet4GetPeername: objs.LbGetpeername4,
+		ebpf.AttachCgroupInet6GetPeername: objs.LbGetpeername6,
 	} {
 		lnk, err := link.AttachRawLink(link.RawLinkOptions{Target: int(f.Fd()), Program: prog, Attach: attach})
 		check(t, err)
@@ -34,12 +39,13 @@ func attachSocketLB(t *testing.T, dir string) {
 	}
 }
 
+// clusterShapes are shapes at the ClusterIP.
 func clusterShapes() []shape {
-	return []shape{
-		{name: "UDP unconnected", network: "udp4", vip: cluster4},
-		{name: "UDP connected", network: "udp4", vip: cluster4, connected: true},
-		{name: "TCP", network: "tcp4", vip: cluster4, connected: true},
+	all := shapes()
+	for i := range all {
+		all[i].vip = map[string]string{vip4: cluster4, vip6: cluster6}[all[i].vip]
 	}
+	return all
 }
 
 // Behind a socket load balancer on the parent, as Cilium's on the root, both the

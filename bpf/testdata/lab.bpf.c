@@ -141,7 +141,7 @@ SEC("tc") int count_vip(struct __sk_buff *skb)
 	return TC_ACT_OK;
 }
 
-/* The socket load balancer: one backend a service, IPv4. */
+/* The socket load balancer: one backend a service. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, struct endpoint);
@@ -162,18 +162,38 @@ struct {
 	__uint(max_entries, 1024);
 } reverses SEC(".maps");
 
-static __always_inline struct endpoint peer(struct bpf_sock_addr *ctx)
+static __always_inline struct endpoint peer(struct bpf_sock_addr *ctx, int v6)
 {
-	struct endpoint e = {
-		.addr = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 },
-		.port = (__be16)ctx->user_port,
-	};
+	struct endpoint e = { .port = (__be16)ctx->user_port };
+
+	if (v6) {
+		e.addr[0] = ctx->user_ip6[0];
+		e.addr[1] = ctx->user_ip6[1];
+		e.addr[2] = ctx->user_ip6[2];
+		e.addr[3] = ctx->user_ip6[3];
+	} else {
+		e.addr[2] = bpf_htonl(0xffff);
+		e.addr[3] = ctx->user_ip4;
+	}
 	return e;
 }
 
-static __always_inline int balance(struct bpf_sock_addr *ctx)
+static __always_inline void set_peer(struct bpf_sock_addr *ctx, int v6, const struct endpoint *e)
 {
-	struct endpoint service = peer(ctx), *backend = bpf_map_lookup_elem(&backends, &service);
+	if (v6) {
+		ctx->user_ip6[0] = e->addr[0];
+		ctx->user_ip6[1] = e->addr[1];
+		ctx->user_ip6[2] = e->addr[2];
+		ctx->user_ip6[3] = e->addr[3];
+	} else {
+		ctx->user_ip4 = e->addr[3];
+	}
+	ctx->user_port = e->port;
+}
+
+static __always_inline int balance(struct bpf_sock_addr *ctx, int v6)
+{
+	struct endpoint service = peer(ctx, v6), *backend = bpf_map_lookup_elem(&backends, &service);
 	struct reverse key = {};
 
 	if (!backend)
@@ -181,29 +201,30 @@ static __always_inline int balance(struct bpf_sock_addr *ctx)
 	key.cookie = bpf_get_socket_cookie(ctx);
 	key.backend = *backend;
 	bpf_map_update_elem(&reverses, &key, &service, BPF_ANY);
-	ctx->user_ip4 = backend->addr[3];
-	ctx->user_port = backend->port;
+	set_peer(ctx, v6, backend);
 	return 1;
 }
 
-static __always_inline int unbalance(struct bpf_sock_addr *ctx)
+static __always_inline int unbalance(struct bpf_sock_addr *ctx, int v6)
 {
 	struct reverse key = {};
 	struct endpoint *service;
 
 	key.cookie = bpf_get_socket_cookie(ctx);
-	key.backend = peer(ctx);
+	key.backend = peer(ctx, v6);
 	service = bpf_map_lookup_elem(&reverses, &key);
-	if (service) {
-		ctx->user_ip4 = service->addr[3];
-		ctx->user_port = service->port;
-	}
+	if (service)
+		set_peer(ctx, v6, service);
 	return 1;
 }
 
-SEC("cgroup/connect4") int lb_connect4(struct bpf_sock_addr *ctx) { return balance(ctx); }
-SEC("cgroup/sendmsg4") int lb_sendmsg4(struct bpf_sock_addr *ctx) { return balance(ctx); }
-SEC("cgroup/recvmsg4") int lb_recvmsg4(struct bpf_sock_addr *ctx) { return unbalance(ctx); }
-SEC("cgroup/getpeername4") int lb_getpeername4(struct bpf_sock_addr *ctx) { return unbalance(ctx); }
+SEC("cgroup/connect4") int lb_connect4(struct bpf_sock_addr *ctx) { return balance(ctx, 0); }
+SEC("cgroup/connect6") int lb_connect6(struct bpf_sock_addr *ctx) { return balance(ctx, 1); }
+SEC("cgroup/sendmsg4") int lb_sendmsg4(struct bpf_sock_addr *ctx) { return balance(ctx, 0); }
+SEC("cgroup/sendmsg6") int lb_sendmsg6(struct bpf_sock_addr *ctx) { return balance(ctx, 1); }
+SEC("cgroup/recvmsg4") int lb_recvmsg4(struct bpf_sock_addr *ctx) { return unbalance(ctx, 0); }
+SEC("cgroup/recvmsg6") int lb_recvmsg6(struct bpf_sock_addr *ctx) { return unbalance(ctx, 1); }
+SEC("cgroup/getpeername4") int lb_getpeername4(struct bpf_sock_addr *ctx) { return unbalance(ctx, 0); }
+SEC("cgroup/getpeername6") int lb_getpeername6(struct bpf_sock_addr *ctx) { return unbalance(ctx, 1); }
 
 char __license[] SEC("license") = "Dual BSD/GPL";
