@@ -115,7 +115,7 @@ func queryDirectives() []Directive {
 				"rewrite [continue|stop] edns0 local CODE|nsid|subnet unset",
 			},
 			Summary: "Ask something else than the client did, and make the reply fit its question.",
-			Differs: "No metadata variables. As in CoreDNS, FROM of name, ttl and rcode with prefix and substring ends with a dot, so that it stands for whole labels at its end. The new target of a cname rule is looked up past rewrite and acl. Of the client's own OPT record, upstream sees only options that a rule names. Answers that depend on an option which tells who asks are not cached. The OPT record is no record whose TTL is bounded. AD is cleared.",
+			Differs: "No metadata variables. As in CoreDNS, FROM of name, ttl and rcode with prefix and substring ends with a dot, so that it stands for whole labels at its end. The new target of a cname rule is looked up past rewrite and acl. The class of version.bind is not rewritten. Of the client's own OPT record, upstream sees only options that a rule names. Answers that depend on an option which tells who asks are not cached. The OPT record is no record whose TTL is bounded. AD is cleared.",
 		},
 		{
 			Name: "acl", Forms: []string{"acl [ZONE…]"}, parse: parseACL, repeats: true,

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 )
@@ -171,12 +172,24 @@ func TestRewriteBits(t *testing.T) {
 
 func TestRewriteClass(t *testing.T) {
 	w := steps(RewriteClass{dns.ClassCHAOS, dns.ClassINET})
-	ts, _ := actionServer(t, &Actions{Rewrite: w}, rewriteRecords()...)
+	silent := zone(".", nil, func(ctx context.Context, _ *dns.Msg) (*dns.Msg, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	silent.Actions = &Actions{Rewrite: w}
+	z := zone("example.org.", nil, (&records{t: t, list: rewriteRecords()}).Exchange)
+	z.Actions = &Actions{Rewrite: w}
+	ts := newTestServer(t, Config{}, silent, z)
 	m := query("new.example.org.", dns.TypeA)
 	m.Question[0].Qclass = dns.ClassCHAOS
 	r := ts.ask(t, "udp", m)
 	if r.Question[0].Qclass != dns.ClassCHAOS || gist(r) != "NOERROR; new.example.org. A 192.0.2.1" {
 		t.Errorf("reply %v", r)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := Ask(ctx, ts.addr); err != nil {
+		t.Errorf("ask ourselves: %v", err)
 	}
 	m.Question[0].Qclass = dns.ClassHESIOD
 	if r := ts.ask(t, "udp", m); r.Rcode != dns.RcodeRefused {

@@ -100,10 +100,14 @@ func (t *zoneTable) find(name []byte) *boundZone {
 	}
 }
 
+// askedByOurselves is version.bind, which Ask asks for: whatever a Corefile
+// says, nobody else is needed to answer it.
+const askedByOurselves = "\x07version\x04bind\x00"
+
 // rewritesClass reports whether q is in a class that is not served, but which
 // its zone rewrites. It sets q.zone then.
 func (t *zoneTable) rewritesClass(q *Query) bool {
-	if q.qclass == dns.ClassINET {
+	if q.qclass == dns.ClassINET || string(q.lower) == askedByOurselves {
 		return false
 	}
 	z := t.find(q.lower)
