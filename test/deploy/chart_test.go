@@ -3,12 +3,14 @@ package deploy
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
 )
 
 // template renders the chart as it is installed in kube-system.
@@ -176,6 +178,50 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
+// The API server is asked for EndpointSlices of one namespace, and only where they
+// are of use.
+func TestAccess(t *testing.T) {
+	for values, want := range map[string]bool{
+		"redirect.mode=auto":                              true,
+		"redirect.mode=auto,endpoints.learn=false":        false,
+		"redirect.mode=off":                               false,
+		"redirect.mode=off,endpoints.asUpstreams=true":    true,
+		"redirect.mode=on,serviceAccount.create=false":    true,
+		"redirect.mode=on,endpoints.serviceNamespace=dns": true,
+	} {
+		t.Run(values, func(t *testing.T) {
+			all := mustTemplate(t, "--set", values)
+			p, _ := pod(t, all)
+			if got := *p.AutomountServiceAccountToken; got != want {
+				t.Errorf("the pod gets a token: %t", got)
+			}
+			if !want {
+				for name := range all {
+					if strings.HasPrefix(name, "Role") {
+						t.Errorf("there is a %s", name)
+					}
+				}
+				return
+			}
+			role, binding := get[*rbac.Role](t, all), get[*rbac.RoleBinding](t, all)
+			wantRules := []rbac.PolicyRule{{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"list", "watch"}}}
+			if !reflect.DeepEqual(role.Rules, wantRules) {
+				t.Errorf("rules %+v", role.Rules)
+			}
+			if s := binding.Subjects[0]; binding.RoleRef.Name != role.Name || s.Name != p.ServiceAccountName || s.Namespace != "kube-system" {
+				t.Errorf("binding %+v", binding)
+			}
+			wantNamespace := "kube-system"
+			if strings.Contains(values, "serviceNamespace") {
+				wantNamespace = "dns"
+			}
+			if role.Namespace != wantNamespace || binding.Namespace != wantNamespace {
+				t.Errorf("role in %s, binding in %s", role.Namespace, binding.Namespace)
+			}
+		})
+	}
+}
+
 // A value that cannot do what it says is refused, and the message says where.
 func TestBadValues(t *testing.T) {
 	for values, want := range map[string]string{
@@ -196,6 +242,7 @@ func TestBadValues(t *testing.T) {
 		"useHostNetwork=false,redirect.mode=off":                                 `without useHostNetwork no pod reaches nodens`,
 		"localRedirectPolicy.enabled=true,redirect.mode=off":                     `set useHostNetwork to false`,
 		"useHostNetwork=false,localRedirectPolicy.enabled=true,redirect.mode=on": `redirect.mode needs useHostNetwork`,
+		"endpoints.learn=false,endpoints.asUpstreams=true":                       `endpoints.asUpstreams needs endpoints.learn`,
 		"image.digest=latest":                                                    `at '/image/digest': 'latest' does not match pattern`,
 		"tolerations=all":                                                        `at '/tolerations': got string, want array`,
 		"updateStrategy.type=Recreate":                                           `at '/updateStrategy/type': value must be one of 'RollingUpdate', 'OnDelete'`,
@@ -226,6 +273,7 @@ func TestValues(t *testing.T) {
 		"config.dnsDomain=k8s.example":                                        "k8s.example:53 {",
 		"config.port.number=5353":                                             "cluster.local:5353 {",
 		"config.cacheTTL=60":                                                  "cache 60\n",
+		"endpoints.asUpstreams=true":                                          "kubernetes_endpoints",
 		"config.lameduck=9s":                                                  "lameduck 9s",
 		"config.metricsPort=9999":                                             "prometheus :9999",
 		"config.extraServerBlocks=example.org { bind __PILLAR__LOCAL__DNS__}": "example.org {",

@@ -9,7 +9,7 @@
 {{- end }}
 {{- else }}
 {{- $c := .Values.config }}
-{{- $cluster := dict "root" . "to" "__PILLAR__CLUSTER__DNS__" "options" (compact (list $c.commProtocol)) "noIPv6" $c.noIPv6Lookups }}
+{{- $cluster := dict "root" . "to" "__PILLAR__CLUSTER__DNS__" "options" (compact (list $c.commProtocol (ternary "kubernetes_endpoints" "" .Values.endpoints.asUpstreams))) "noIPv6" $c.noIPv6Lookups }}
 {{- $short := dict "success" 30 "denial" 5 }}
 {{ include "nodens.block" (merge (dict "zone" $c.dnsDomain "log" $c.enableLogging "cache" $short "admin" true) $cluster) | trim }}
 {{ include "nodens.block" (merge (dict "zone" "in-addr.arpa") $cluster) | trim }}

@@ -77,6 +77,11 @@ sockets. */ -}}
 {{- if or (eq .Values.redirect.mode "auto") (and (eq .Values.redirect.mode "on") .Values.redirect.freeSockets) }}yes{{ end }}
 {{- end }}
 
+{{- /* Not empty where endpoints are of use, and may be learnt. */ -}}
+{{- define "nodens.learns" -}}
+{{- if and .Values.endpoints.learn (or (include "nodens.redirects" .) .Values.endpoints.asUpstreams) }}yes{{ end }}
+{{- end }}
+
 {{- define "nodens.capabilities" -}}
 {{- if not .Values.useHostNetwork }}[]
 {{- else if include "nodens.entersPods" . }}[BPF, NET_ADMIN, NET_BIND_SERVICE, PERFMON, SYS_ADMIN, SYS_PTRACE]

@@ -1,6 +1,6 @@
 {{- define "nodens.podSpec" -}}
 serviceAccountName: {{ include "nodens.serviceAccountName" . }}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ include "nodens.learns" . | empty | not }}
 hostNetwork: {{ .Values.useHostNetwork }}
 {{- if include "nodens.entersPods" . }}
 hostPID: true
@@ -125,6 +125,9 @@ host: {{ include "nodens.firstIP" .root | quote }}
 {{- else }}
 {{- /* In a pod's own network the default route leads to all clients. */}}
 - -clients=all
+{{- end }}
+{{- if include "nodens.learns" . }}
+- -endpoints-of={{ .Values.endpoints.serviceNamespace }}/{{ .Values.endpoints.serviceName }}
 {{- end }}
 {{- if include "nodens.redirects" . }}
 {{- with .Values.redirect }}

@@ -31,6 +31,12 @@
 {{- if and $c.customConfig (or $c.zones $c.extraServerBlocks) }}
 {{- fail "config.customConfig is the whole Corefile: config.zones and config.extraServerBlocks must be empty" }}
 {{- end }}
+{{- if and .Values.endpoints.asUpstreams (not .Values.endpoints.learn) }}
+{{- fail "endpoints.asUpstreams needs endpoints.learn" }}
+{{- end }}
+{{- if and .Values.endpoints.asUpstreams (or $c.customConfig $c.zones) }}
+{{- fail "endpoints.asUpstreams is for the generated Corefile: write kubernetes_endpoints into your forward instead" }}
+{{- end }}
 {{- with .Values.updateStrategy }}
 {{- if and (eq .type "RollingUpdate") (not .rollingUpdate) }}
 {{- fail "updateStrategy.type RollingUpdate needs updateStrategy.rollingUpdate" }}
