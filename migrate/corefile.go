@@ -33,7 +33,8 @@ func (m *migration) corefile(o *object, c *container) (ready string) {
 		return ""
 	}
 	text, ready, added := withReady(n.Value, c)
-	if start.Corefile = text; !m.check(start, holder.String()) {
+	start.Corefile = text
+	if _, ok := m.refuses(start, holder.String()); !ok {
 		return ""
 	}
 	if added {
@@ -44,19 +45,28 @@ func (m *migration) corefile(o *object, c *container) (ready string) {
 	return ready
 }
 
-// check notes what the daemon refuses, line by line.
+// check notes what the daemon refuses and warns of, line by line.
 func (m *migration) check(s Start, where string) bool {
-	if m.Check == nil {
-		return true
+	warnings, ok := m.refuses(s, where)
+	for _, w := range warnings {
+		m.lookAt("%s: %v", where, w)
 	}
-	err := m.Check(s)
+	return ok
+}
+
+// refuses notes what the daemon refuses, and returns what it warns of.
+func (m *migration) refuses(s Start, where string) (warnings []error, ok bool) {
+	if m.Check == nil {
+		return nil, true
+	}
+	warnings, err := m.Check(s)
 	if err == nil {
-		return true
+		return warnings, true
 	}
 	for line := range strings.Lines(err.Error()) {
 		m.refused("%s: %s", where, strings.TrimSpace(line))
 	}
-	return false
+	return warnings, false
 }
 
 // withReady adds a ready directive in front of the health directive, on the

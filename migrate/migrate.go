@@ -13,8 +13,9 @@ type Config struct {
 	Redirect string // RedirectOff, RedirectAuto or RedirectOn
 
 	// Check tells why the daemon would not start with these arguments and this
-	// Corefile; nil: it would. Only the text counts if args is nil.
-	Check func(Start) error
+	// Corefile; nil: it would. Warnings are what it would say all the same. A nil
+	// Check accepts all.
+	Check func(Start) (warnings []error, err error)
 }
 
 // Start is what a daemon is started with.

@@ -100,7 +100,7 @@ func TestCorefileSource(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []Start
-			_, _, _, r := run(t, Config{Check: func(s Start) error { got = append(got, s); return nil }}, manifest(tc.container, tc.pod, tc.data))
+			_, _, _, r := run(t, Config{Check: func(s Start) ([]error, error) { got = append(got, s); return nil, nil }}, manifest(tc.container, tc.pod, tc.data))
 			if len(got) == 0 || got[0].Corefile != tc.want || got[0].Base != tc.base {
 				t.Errorf("checked %+v, want %q", got, tc.want)
 			}
@@ -205,10 +205,13 @@ func TestSetupMetrics(t *testing.T) {
 
 // TestRefused reports each line of what the daemon says.
 func TestRefused(t *testing.T) {
-	check := func(Start) error { return errors.New("one\ntwo") }
+	check := func(Start) ([]error, error) { return []error{errors.New("three")}, errors.New("one\ntwo") }
 	_, _, _, r := run(t, Config{Check: check}, manifest(mounted, volume, plainCorefile))
 	if want := []string{"ConfigMap dns: one", "ConfigMap dns: two"}; !slices.Equal(r.Refused, want) {
 		t.Errorf("refused %q", r.Refused)
+	}
+	if !slices.Contains(r.LookAt, "ConfigMap dns: three") {
+		t.Errorf("look at %q", r.LookAt)
 	}
 }
 

@@ -110,14 +110,14 @@ func readManifests(names []string, stdin io.Reader) ([]migrate.File, error) {
 
 // checkStart tells why the daemon would refuse to start. What only the node
 // knows, the cluster IP of a Service, has a stand-in.
-func checkStart(s migrate.Start) error {
+func checkStart(s migrate.Start) (warnings []error, err error) {
 	var said strings.Builder
 	f, err := parseFlags(s.Args, &said)
 	if err != nil {
-		return errors.New(strings.TrimSpace(said.String()))
+		return nil, errors.New(strings.TrimSpace(said.String()))
 	}
 	if s.Name == "" {
-		return nil
+		return nil, nil
 	}
 	text := s.Corefile
 	if s.Base {
@@ -126,7 +126,7 @@ func checkStart(s migrate.Start) error {
 			ClusterDomain: f.domain, PrometheusEndpoint: f.prometheus,
 		}
 		if text, err = t.Render(s.Name, text); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	var env []string
@@ -135,7 +135,7 @@ func checkStart(s migrate.Start) error {
 	}
 	cfg, err := config.Parse(s.Name, strings.NewReader(strings.NewReplacer(env...).Replace(text)))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return cfg.Overlap(f.dnsPort)
+	return cfg.Warnings, cfg.Overlap(f.dnsPort)
 }

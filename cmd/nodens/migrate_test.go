@@ -121,3 +121,19 @@ func TestMigrateErrors(t *testing.T) {
 		t.Errorf("no file: %v", err)
 	}
 }
+
+// TestMigrateWarns hands on, once, what nodens check warns of.
+func TestMigrateWarns(t *testing.T) {
+	text, err := os.ReadFile("testdata/migrate/kubespray.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	surplus := strings.Replace(string(text), "denial 9984 5\n", "denial 9984 5 1 extra\n", 1)
+	_, report, err := migrateFile(t, surplus, "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(report, "ConfigMap kube-system/nodelocaldns: Corefile:5: cache: "); n != 1 {
+		t.Errorf("%d warnings of the argument, want 1\n%s", n, report)
+	}
+}
