@@ -133,14 +133,11 @@ func (d *daemon) sources(a *app, b *config.Block, where func(int, string, error)
 	var sources []server.NamedSource
 	var key strings.Builder
 	if len(b.Templates) > 0 {
-		t, err := buildTemplates(b)
+		t, err := buildTemplates(b, &key)
 		if err != nil {
 			return nil, "", where(b.Templates[0].Line, "template", err)
 		}
 		sources = append(sources, server.NamedSource{Name: "template", Source: t})
-		for _, t := range b.Templates {
-			fmt.Fprintf(&key, "template %q\n", t.Key())
-		}
 	}
 	if b.Hosts != nil {
 		h, err := d.newHosts(b)

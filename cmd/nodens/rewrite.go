@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/nodens-dns/nodens/config"
 	"github.com/nodens-dns/nodens/server"
 )
@@ -47,9 +50,11 @@ func rewriteEDNS0(e *config.RewriteEDNS0) server.RewriteEDNS0 {
 	return w
 }
 
-func buildTemplates(b *config.Block) (*server.Templates, error) {
+// buildTemplates adds to key what tells these templates from others.
+func buildTemplates(b *config.Block, key *strings.Builder) (*server.Templates, error) {
 	var list []server.TemplateConfig
 	for _, t := range b.Templates {
+		fmt.Fprintf(key, "template %q\n", t.Key())
 		c := server.TemplateConfig{
 			Zones: zonesOr(t.Zones, b), Class: t.Class, Type: t.Type, Patterns: t.Match, Rcode: t.Rcode,
 			Answer: t.Answer, Authority: t.Authority, Additional: t.Additional, Fallthrough: t.Fallthrough,
