@@ -274,6 +274,7 @@ func TestValues(t *testing.T) {
 		"config.port.number=5353":                                             "cluster.local:5353 {",
 		"config.cacheTTL=60":                                                  "cache 60\n",
 		"endpoints.asUpstreams=true":                                          "kubernetes_endpoints",
+		"config.noIPv6Lookups=true":                                           "template IN AAAA {\n        rcode NOERROR\n    }",
 		"config.lameduck=9s":                                                  "lameduck 9s",
 		"config.metricsPort=9999":                                             "prometheus :9999",
 		"config.extraServerBlocks=example.org { bind __PILLAR__LOCAL__DNS__}": "example.org {",
