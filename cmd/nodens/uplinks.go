@@ -40,9 +40,14 @@ func (r *redirector) followUplinks(ctx context.Context, known []netsetup.Uplink,
 	}
 }
 
-// shutGate tells when the uplinks are others than those known.
+// shutGate tells when the uplinks are others than those known, nil at first, and which named
+// ones are missing. If all are, a name may be wrong, and the gate is shut for what
+// leads to other hosts.
 func (r *redirector) shutGate(known []netsetup.Uplink, named []string) []netsetup.Uplink {
 	uplinks, err := netsetup.Uplinks(named)
+	if err == nil && len(uplinks) == 0 && len(named) > 0 {
+		uplinks, err = netsetup.Uplinks(nil)
+	}
 	if err != nil {
 		r.log.Error("uplinks of the node are not known; the target answers as before", "error", err)
 		return known
@@ -53,8 +58,13 @@ func (r *redirector) shutGate(known []netsetup.Uplink, named []string) []netsetu
 		indexes, names = append(indexes, u.Index), append(names, u.Name)
 	}
 	r.gate.Close(indexes)
-	if !slices.Equal(uplinks, known) {
-		r.log.Info("the target answers nobody who comes in by these interfaces", "interfaces", names)
+	if known != nil && slices.Equal(uplinks, known) {
+		return known
 	}
-	return uplinks
+	missing := slices.DeleteFunc(slices.Clone(named), func(n string) bool { return slices.Contains(names, n) })
+	if len(missing) > 0 {
+		r.log.Warn("uplinks that are named do not exist", "interfaces", missing)
+	}
+	r.log.Info("the target answers nobody who comes in by these interfaces", "interfaces", names)
+	return append([]netsetup.Uplink{}, uplinks...) // not nil
 }

@@ -40,7 +40,7 @@ type node struct {
 func newNode(t *testing.T, mode lab.CNIMode) *node {
 	t.Helper()
 	lab.NeedTools(t, "dig")
-	n := &node{CNINode: lab.NewCNINode(t, mode, vip), pinDir: filepath.Join(lab.BPFFS, strings.ReplaceAll(t.Name(), "/", "_"))}
+	n := &node{CNINode: lab.NewCNINode(t, mode, vip), pinDir: filepath.Join(lab.BPFFS, strings.NewReplacer("/", "_", "[", "", "]", "").Replace(t.Name()))}
 	t.Cleanup(func() { n.teardown(t) })
 	return n
 }

@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"syscall"
@@ -57,8 +58,15 @@ func TestRoutingModes(t *testing.T) {
 // The target answers local pods and the node, and nobody who comes in by an
 // uplink: neither over UDP nor over TCP, and what came is counted.
 func TestTargetIsNoOpenResolver(t *testing.T) {
+	for _, uplink := range [][]string{nil, {"-redirect-uplink", "up0"}, {"-redirect-uplink", "mistyped0"}} {
+		t.Run(fmt.Sprint(uplink), func(t *testing.T) { testNoOpenResolver(t, uplink) })
+	}
+}
+
+func testNoOpenResolver(t *testing.T, flags []string) {
+	t.Parallel()
 	n := newNode(t, lab.RouteLegacy)
-	n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint)
+	n.start(t, corefile, append([]string{"-redirect", "on", "-redirect-fallback", lab.Endpoint}, flags...)...)
 	n.expect(t, "pod", target, ownAnswer)
 	before, _ := n.Node.Scrape(t, metrics).Sum("nodens_redirect_refused_total")
 	for _, network := range []string{"+notcp", "+tcp"} {
