@@ -23,6 +23,7 @@ type supervisor struct {
 	pauses   pauses      // between workers
 	restart  *time.Timer // set while worker is nil
 	silent   *time.Timer // the worker's silence.wait
+	freedAt  time.Time   // for a silence, last
 
 	freeing sync.Mutex
 	freed   sync.WaitGroup
@@ -174,6 +175,11 @@ func (s *supervisor) elapsed() {
 	what, next := w.silence.elapsed()
 	switch what {
 	case free:
+		if time.Since(s.freedAt) < between {
+			w.silence.postpone()
+			break
+		}
+		s.freedAt = time.Now()
 		s.cfg.Logger.Warn("the worker is silent", "pid", w.pid, "for", w.silence.counted)
 		s.free(w.report)
 	case kill:

@@ -6,6 +6,9 @@ const (
 	// slack is added to Report.Silence: the kernel's clock of the beats is
 	// coarse, up to a tick of 10 ms late.
 	slack = 20 * time.Millisecond
+	// between is the least time between two frees of clients that may have asked
+	// a worker again which fell silent again: resolvers try twice, as a rule.
+	between = 2 * time.Second
 	// step is how finely silence is counted once it lasts.
 	step = 100 * time.Millisecond
 )
@@ -55,6 +58,9 @@ func (s *silence) elapsed() (verdict, time.Duration) {
 	}
 	return wait, s.wait()
 }
+
+// postpone takes a free back: the next wait ends with it again.
+func (s *silence) postpone() { s.freed = false }
 
 func (s *silence) limit() time.Duration {
 	if !s.beaten {

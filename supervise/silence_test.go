@@ -67,6 +67,22 @@ func TestSilenceAgain(t *testing.T) {
 	}
 }
 
+// What is postponed comes with the next wait, and is killed in time.
+func TestPostponedFree(t *testing.T) {
+	s := &silence{limits: limits{start: time.Second, free: 200 * ms, kill: 450 * ms}}
+	s.wait()
+	s.beat()
+	for _, want := range []verdict{free, free, free, kill} {
+		if got, _ := s.elapsed(); got != want {
+			t.Fatalf("at %v: %v, want %v", s.counted, got, want)
+		}
+		s.postpone()
+	}
+	if s.counted != 450*ms {
+		t.Errorf("killed at %v", s.counted)
+	}
+}
+
 func TestPauses(t *testing.T) {
 	var p pauses
 	var got []time.Duration

@@ -35,6 +35,7 @@ var faults = []fault{
 	}},
 	{"SIGSTOP for a second", true, func(t *testing.T, _ *node, _ *memory, d *daemon) *daemon {
 		worker := d.worker()
+		pause(t, 2*time.Second) // the supervisor frees no sooner again
 		mark := d.Err.Mark()
 		d.signal(t, syscall.SIGSTOP)
 		d.Err.Await(t, mark, "the worker is silent")
