@@ -222,6 +222,30 @@ func TestAccess(t *testing.T) {
 	}
 }
 
+// Only redirection leaves the default AppArmor profile, in the way that the
+// cluster's version has.
+func TestAppArmor(t *testing.T) {
+	const annotation = "container.apparmor.security.beta.kubernetes.io/nodens"
+	for _, c := range []struct {
+		mode, version      string
+		annotated, inField bool
+	}{
+		{"off", "1.29.0", false, false},
+		{"on", "1.29.0", true, false},
+		{"off", "1.30.0", false, false},
+		{"on", "v1.30.2-eks-1", false, true},
+	} {
+		all := mustTemplate(t, "--set", "redirect.mode="+c.mode, "--kube-version", c.version)
+		p, _ := pod(t, all)
+		annotated := get[*apps.DaemonSet](t, all).Spec.Template.Annotations[annotation] == "unconfined"
+		f := p.SecurityContext.AppArmorProfile
+		inField := f != nil && f.Type == core.AppArmorProfileTypeUnconfined
+		if annotated != c.annotated || inField != c.inField {
+			t.Errorf("%s, %s: annotation %t, field %t", c.mode, c.version, annotated, inField)
+		}
+	}
+}
+
 // A value that cannot do what it says is refused, and the message says where.
 func TestBadValues(t *testing.T) {
 	for values, want := range map[string]string{

@@ -96,8 +96,5 @@ func TestPodmanRedirect(t *testing.T) {
 	if _, err := p.podman("stop", "--time", "60", "nodens-nodens"); err != nil {
 		t.Fatal(err)
 	}
-	if !answers() {
-		out, err := n.peer.try(asPod...)
-		t.Errorf("no answer from the fallback once the pod is gone: %s, %v", out, err)
-	}
+	p.await("answered by the fallback once the pod is gone", answers)
 }

@@ -90,13 +90,18 @@ sockets. */ -}}
 {{- end }}
 {{- end }}
 
+{{- /* Not empty where pods have the field; it was an annotation before. */ -}}
+{{- define "nodens.appArmorField" -}}
+{{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end }}
+{{- end }}
+
 {{- define "nodens.podSecurityContext" -}}
 {{- $c := dict "seccompProfile" (dict "type" "RuntimeDefault") }}
 {{- if not .Values.useHostNetwork }}
 {{- /* Port 53 without a capability. */}}
 {{- $_ := set $c "sysctls" (list (dict "name" "net.ipv4.ip_unprivileged_port_start" "value" "0")) }}
 {{- $_ := mergeOverwrite $c (dict "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532) }}
-{{- else if include "nodens.redirects" . }}
+{{- else if and (include "nodens.redirects" .) (include "nodens.appArmorField" .) }}
 {{- /* The default profile lets nobody write to /sys/fs/bpf. */}}
 {{- $_ := set $c "appArmorProfile" (dict "type" "Unconfined") }}
 {{- end }}
