@@ -372,13 +372,17 @@ func TestWildcardListenerOfOurs(t *testing.T) {
 	ns := newNamespace(t)
 	l := newLab(t, ns)
 	cfg := ns.config(modes[1], "g1")
-	cfg.Addrs, cfg.WildcardListeners = services, true
+	cfg.Addrs = services
 	l.networks = []string{"tcp"} // over UDP our plain listener would answer from another address
 	h := newHost(t, cfg)
 	must(t, h.EnsureAddresses)
 	must(t, h.EnsureRules)
 	stop := ns.serve(t, netip.MustParseAddrPort("[::]:53"), "cache")
-	l.answers(t, "cache", "cache")
+	l.answers(t, "backend", "") // somebody else's, for all that the rules know
+	for range 2 {
+		check(t, h.SetWildcardListeners(true))
+		l.answers(t, "cache", "cache")
+	}
 	reader := ns.config(modes[1], "")
 	reader.Addrs = services
 	wantOK(t, newHost(t, reader))

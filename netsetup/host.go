@@ -34,7 +34,7 @@ type Config struct {
 
 	// WildcardListeners says that the daemon listens on 0.0.0.0 or [::] rather
 	// than on the local IPs themselves. It decides which sockets count as the
-	// daemon's for the rules of a service address.
+	// daemon's for the rules of a service address. See SetWildcardListeners.
 	WildcardListeners bool
 
 	// Generation tells this process from its predecessors and successors: 1 to

@@ -64,6 +64,27 @@ func (h *Host) EnsureRules(ctx context.Context) error {
 	return err
 }
 
+// SetWildcardListeners changes Config.WildcardListeners, and the rules if they
+// are wanted and no other generation has them. It is for after the daemon has
+// opened other sockets.
+func (h *Host) SetWildcardListeners(wildcard bool) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cfg.WildcardListeners == wildcard {
+		return nil
+	}
+	h.cfg.WildcardListeners = wildcard
+	if !h.wantRules {
+		return nil
+	}
+	other, err := h.rulesAdoptedBy()
+	if other != "" || err != nil {
+		return err
+	}
+	_, err = h.convergeRules()
+	return err
+}
+
 // convergeRules reports whether anything had to be changed.
 func (h *Host) convergeRules() (changed bool, err error) {
 	if len(h.localIPs) == 0 {

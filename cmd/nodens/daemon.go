@@ -171,6 +171,7 @@ func (d *daemon) use(ctx context.Context, cfg source) error {
 	}
 	d.replace(ctx, a)
 	resume(true)
+	d.followBinds(cfg)
 	for _, w := range cfg.Warnings {
 		d.log.Warn("configuration", "warning", w)
 	}

@@ -81,6 +81,17 @@ func (d *daemon) removeAddresses(ctx context.Context) error {
 	return errors.Join(err, d.host.Close())
 }
 
+// followBinds tells the host set-up of sockets that a reload has opened.
+func (d *daemon) followBinds(cfg source) {
+	if d.host == nil {
+		return
+	}
+	if err := d.host.SetWildcardListeners(listensOnWildcard(cfg)); err != nil {
+		d.log.Error("netfilter rules do not follow the Corefile's binds", "error", err)
+		d.metrics.setupErrors.WithLabelValues("iptables").Inc()
+	}
+}
+
 // wantsRules says whether the host gets netfilter rules of ours.
 func (d *daemon) wantsRules() bool {
 	return d.host != nil && d.flags.setupRules && !d.files.sample

@@ -1,6 +1,7 @@
 package hostmode
 
 import (
+	"syscall"
 	"testing"
 
 	"github.com/nodens-dns/nodens/test/internal/lab"
@@ -51,5 +52,27 @@ func intercept(t *testing.T, binds string) {
 	nodens()
 	d.stop(t)
 	service(backend)
+	n.asBefore(t, "after SIGTERM")
+}
+
+// TestInterceptionFollowsBinds reloads a Corefile that listens otherwise: what
+// kube-proxy is left with goes by the sockets that there are now.
+func TestInterceptionFollowsBinds(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	pod := n.addPod(t)
+	n.pretendKubeProxy(t)
+	bound, every := forwards(clusterDNS, localIP+" "+serviceIP), forwards(clusterDNS, "")
+	n.write(t, corefilePath, bound)
+	d := n.start(t, "-localip", localIP+","+serviceIP)
+	answersFrom(t, pod, serviceAddr, inside, clusterDNS)
+	for _, corefile := range []string{every, bound} {
+		n.write(t, corefilePath, corefile)
+		mark := d.Err.Mark()
+		d.Signal(t, syscall.SIGHUP)
+		d.Err.Await(t, mark, "reloaded")
+		answersFrom(t, pod, serviceAddr, inside, clusterDNS)
+	}
+	d.stop(t)
 	n.asBefore(t, "after SIGTERM")
 }
