@@ -91,7 +91,6 @@ func (d *daemon) followEndpoints(ctx context.Context) {
 
 // learn is told of every change.
 func (d *daemon) learn(endpoints []netip.AddrPort) {
-	d.cluster.endpoints.Set(float64(len(endpoints)))
 	d.log.Info("endpoints of the cluster's DNS learnt", "service", d.flags.cluster.namespace+"/"+d.flags.cluster.service, "endpoints", endpoints)
 	if err := d.redirect.learn(endpoints); err != nil {
 		d.log.Error("fallbacks are not up to date", "error", err)
@@ -99,4 +98,5 @@ func (d *daemon) learn(endpoints []netip.AddrPort) {
 	if err := d.pools.learn(endpoints); err != nil {
 		d.log.Error("keep the upstreams as they were", "error", err)
 	}
+	d.cluster.endpoints.Set(float64(len(endpoints)))
 }

@@ -1,0 +1,73 @@
+package redirect
+
+import (
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodens-dns/nodens/test/internal/lab"
+)
+
+// apiServer is one in the node's namespace that knows lab.Endpoint as the
+// cluster's DNS. It returns the flags and the environment to find it by.
+func (n *node) apiServer(t *testing.T) (flags, env []string) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") == "" {
+			fmt.Fprintf(w, `{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"kube-dns-x"},"addressType":"IPv4",
+				"endpoints":[{"addresses":["%s"],"conditions":{"ready":true}}],"ports":[{"name":"dns","port":53,"protocol":"UDP"}]}]}`, lab.Endpoint)
+			return
+		}
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	s.EnableHTTP2 = true
+	_ = s.Listener.Close()
+	err := n.Node.Do(func() (err error) {
+		s.Listener, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	dir := t.TempDir()
+	lab.WriteFile(t, filepath.Join(dir, "token"), "secret")
+	lab.WriteFile(t, filepath.Join(dir, "ca.crt"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})))
+	_, port, _ := strings.Cut(s.Listener.Addr().String(), ":")
+	return []string{"-service-account", dir}, []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=" + port}
+}
+
+// Pods fall back to the endpoints that the API server has named, and without it
+// to the upstreams of the cluster domain.
+func TestLearntFallback(t *testing.T) {
+	n := newNode(t, lab.RouteFIB)
+	flags, env := n.apiServer(t)
+	cluster := "cluster.local {\n    bind " + vip + "\n    forward . " + lab.ClusterDNS + "\n}\n"
+	for _, tc := range []struct {
+		name  string
+		flags []string
+		known float64
+		want  string
+	}{
+		{"no service account", []string{"-service-account", t.TempDir()}, 0, lab.ClusterDNS},
+		{"API server", flags, 1, lab.Endpoint},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			d := lab.StartDaemon(t, lab.DaemonOptions{
+				Binary: binary(t), Netns: n.Node, Corefile: corefile + cluster, Env: env,
+				Args: n.args(append([]string{"-redirect", "on"}, tc.flags...)...),
+			})
+			n.Node.AwaitMetric(t, metrics, tc.known, "nodens_kube_endpoints")
+			n.expect(t, "alive", vip, ownAnswer)
+			d.Kill()
+			n.expect(t, "killed", vip, tc.want)
+		})
+	}
+}
