@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func TestOneClientCannotTakeAllMisses(t *testing.T) {
 		}
 		return reply(t, m, m.Question[0].Name+" 60 IN A 192.0.2.1"), nil
 	}))
-	ts.from(t, "udp", greedy, query("hit.example.org.", dns.TypeA))
+	ts.from(t, "udp", other, query("hit.example.org.", dns.TypeA))
 	var slow sync.WaitGroup
 	for i := range limit {
 		slow.Go(func() {
@@ -71,8 +72,27 @@ func TestOneClientCannotTakeAllMisses(t *testing.T) {
 	}
 	close(release)
 	slow.Wait()
+	awaitNoneUnderWay(t, ts, netip.MustParseAddr(greedy))
 	if r := ts.from(t, "udp", greedy, query("again.example.org.", dns.TypeA)); len(r.Answer) != 1 {
 		t.Errorf("below the limit again: %v", r)
+	}
+}
+
+// awaitNoneUnderWay waits until the client's misses are over: each leaves a
+// moment after its reply has been sent.
+func awaitNoneUnderWay(t *testing.T, ts *testServer, client netip.Addr) {
+	t.Helper()
+	s := ts.quota.shard(client)
+	for late := time.Now().Add(20 * time.Second); ; runtime.Gosched() {
+		s.mu.Lock()
+		n := s.under[client]
+		s.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		if time.Now().After(late) {
+			t.Fatalf("%d misses of %v have not ended", n, client)
+		}
 	}
 }
 
