@@ -44,7 +44,7 @@ fi
 chmod 755 "$work"
 (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$kernel" && dpkg -x "$kernel"_*.deb kernel)
 release=$(basename "$work"/kernel/lib/modules/*)
-for dir in net/netfilter net/ipv4 net/ipv4/netfilter net/ipv6 net/ipv6/netfilter net/sched net/core drivers/net lib crypto arch/x86/crypto; do
+for dir in net/netfilter net/ipv4 net/ipv4/netfilter net/ipv6 net/ipv6/netfilter net/sched net/core net/802 net/llc net/bridge drivers/net drivers/net/vxlan lib crypto arch/x86/crypto; do
 	if [ -d "$work/kernel/lib/modules/$release/kernel/$dir" ]; then
 		mkdir -p "$root/lib/modules/$release/kernel/$dir"
 		find "$work/kernel/lib/modules/$release/kernel/$dir" -maxdepth 1 -name '*.ko*' -exec cp {} "$root/lib/modules/$release/kernel/$dir/" \;
