@@ -54,7 +54,7 @@ func (b *bench) reportPaced(w io.Writer, f *figures) {
 	fmt.Fprintf(w, "Hits at fixed rates, mix A, CPU per query and latency.\n\n")
 	table(w, head, rows)
 	last := f.paced[len(rates)-1]
-	fmt.Fprintf(w, "At %d/s the p99 of the %s is %s of CoreDNS's: what the kernel takes to wake a server, and no server is below.\n\n",
+	fmt.Fprintf(w, "At %d/s the p99 of the %s is %s of CoreDNS's, which is the kernel's part in it and that of whatever else runs here.\n\n",
 		rates[len(rates)-1], b.floor(), number(last.ratio(b.floor(), last, coreDNS, p99), 2))
 }
 
