@@ -131,3 +131,40 @@ func readHook(t testing.TB, r *Redirect, h redirectHook, reason redirectExitReas
 	check(t, err)
 	return n
 }
+
+// Fallbacks that are learnt before or after a process's turn do not bring its
+// target with them.
+func TestFallbacksOfAnotherTurn(t *testing.T) {
+	p := newPod(t)
+	const nobody = "10.0.0.2:10054"
+	learn := func(r *Redirect) { check(t, r.SetFallbacks(ap(vip4), []netip.AddrPort{ap(core4)})) }
+	target := func(when, want string) {
+		t.Helper()
+		pinned, err := Inspect(p.config(t).PinDir)
+		check(t, err)
+		for _, s := range pinned[0].Services {
+			if s.VIP == ap(vip4) && s.Target != ap(want) {
+				t.Errorf("%s: the target is %v, want %s", when, s.Target, want)
+			}
+		}
+	}
+	old := open(t, p.config(t))
+	check(t, old.Attach())
+	check(t, old.Alive())
+	moved := p.config(t)
+	moved.Services[0].Target = ap(nobody)
+	moved.Services[0].Fallbacks = nil
+	next := openBeside(t, moved)
+	learn(next)
+	target("not alive yet", target4)
+	p.askAll(t, "target")
+	check(t, next.Alive())
+	target("alive", nobody)
+	learn(old)
+	target("another is alive", nobody)
+	check(t, old.Withdraw())
+	learn(old)
+	target("withdrawn", nobody)
+	check(t, next.Withdraw())
+	p.askAll(t, "core")
+}

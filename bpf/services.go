@@ -118,7 +118,8 @@ func (r *Redirect) removeOtherServices() error {
 
 // SetFallbacks replaces the fallbacks of the service at vip. None means that
 // the destination is left alone while the daemon is not alive. They stay when the
-// process ends.
+// process ends. While another process holds the canary they are remembered for
+// Alive: with them would go our target, on which nobody may listen yet, or any more.
 func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) error {
 	vip = unmap(vip)
 	r.mu.Lock()
@@ -141,9 +142,19 @@ func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) 
 	}
 	s.Fallbacks = used
 	r.services[vip] = s
+	if others, err := r.isOthersTurn(); others || err != nil {
+		return err
+	}
 	value := s.value()
 	if err := r.objs.Services.Put(toEndpoint(vip), &value); err != nil {
 		return explain(fmt.Sprintf("redirect: set fallbacks of %s", vip), err)
 	}
 	return nil
+}
+
+// isOthersTurn reports whether another process holds the canary. The caller holds
+// mu.
+func (r *Redirect) isOthersTurn() (bool, error) {
+	holder, err := r.canaryCookie()
+	return holder != 0 && (r.canary == nil || holder != r.canary.cookie), err
 }
