@@ -81,20 +81,24 @@ var askOptions = map[string]func(a *asking, value string){
 	"opcode":  func(a *asking, v string) { a.msg.Opcode = atoi(v) },
 	"version": func(a *asking, v string) { a.opt().SetVersion(uint8(atoi(v))) },
 	"zflags":  func(a *asking, v string) { a.opt().SetZ(uint16(atoi(v))) },
-	"option": func(a *asking, v string) {
-		code, data, _ := strings.Cut(v, ":")
-		b, err := hex.DecodeString(data)
-		if err != nil {
-			panic(err) // a scenario's mistake
-		}
-		a.opt().Option = append(a.opt().Option, &dns.EDNS0_LOCAL{Code: uint16(atoi(code)), Data: b})
-	},
+	"z":       func(a *asking, _ string) { a.msg.Zero = true },
+	"option":  func(a *asking, v string) { a.opt().Option = append(a.opt().Option, option(v)) },
 	"options": func(a *asking, v string) {
 		code, times, _ := strings.Cut(v, "x")
 		for range atoi(times) {
 			a.opt().Option = append(a.opt().Option, &dns.EDNS0_LOCAL{Code: uint16(atoi(code)), Data: []byte{1, 2, 3, 4, 5, 6, 7, 8}})
 		}
 	},
+}
+
+// option is the EDNS option CODE:HEX.
+func option(s string) *dns.EDNS0_LOCAL {
+	code, data, _ := strings.Cut(s, ":")
+	b, err := hex.DecodeString(data)
+	if err != nil {
+		panic(err) // a scenario's mistake
+	}
+	return &dns.EDNS0_LOCAL{Code: uint16(atoi(code)), Data: b}
 }
 
 // opt is the query's OPT record, added if it has none.

@@ -19,18 +19,21 @@
 //	flags FLAG…                       # aa tc ra ad; ra if left out
 //	answer|authority|additional RR    # one record in master file form
 //	noopt                             # no OPT record though asked with one
-//	ede CODE                          # an extended error in the OPT record
+//	ede CODE [TEXT]                   # an extended error in the OPT record
+//	option CODE:HEX                   # any other option of the OPT record
 //	first BAD                         # before the reply, one that must not count:
 //	                                  # id question class port garbage empty
 //	twice                             # the reply is sent twice
 //	drop                              # no reply
 //	close                             # TCP: close the connection in the middle of the reply
+//	reset                             # the same with a reset
 //
 // Steps, one a line, with what is expected indented below:
 //
 //	ask NAME TYPE [tcp] [do] [cd] [ad] [nord] [edns[=SIZE]] [class=CLASS]
-//	    [opcode=N] [version=N] [zflags=HEX] [option=CODE:HEX]… [options=CODExN]
-//	        # the reply must repeat ID, opcode and question, case included
+//	    [opcode=N] [version=N] [z] [zflags=HEX] [option=CODE:HEX]… [options=CODExN]
+//	        # the reply must repeat ID, opcode and question, case included, have
+//	        # RA, no reserved flag of the header or of OPT, and EDNS version 0
 //	  rcode RCODE
 //	  flags FLAG…            # all of aa tc rd ra ad cd that are set
 //	  answer RR | answer none  (authority, additional likewise)

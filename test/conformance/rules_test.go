@@ -20,9 +20,9 @@ type rule struct {
 	flags                         []string
 	answer, authority, additional []dns.RR
 	noOPT                         bool
-	ede                           *uint16
+	options                       []dns.EDNS0
 	first                         string
-	twice, drop, hangUp           bool
+	twice, drop, hangUp, reset    bool
 
 	fitted int // guarded by upstream.mu
 }
@@ -80,7 +80,9 @@ func (r *rule) reply(t *testing.T, l line) {
 		r.noOPT = true
 	case "ede":
 		code := uint16(number(t, l, l.words[1]))
-		r.ede = &code
+		r.options = append(r.options, &dns.EDNS0_EDE{InfoCode: code, ExtraText: strings.Join(l.words[2:], " ")})
+	case "option":
+		r.options = append(r.options, option(l.words[1]))
 	case "first":
 		r.first = l.words[1]
 		if !slices.Contains([]string{"id", "question", "class", "port", "garbage", "empty"}, r.first) {
@@ -92,6 +94,8 @@ func (r *rule) reply(t *testing.T, l line) {
 		r.drop = true
 	case "close":
 		r.hangUp = true
+	case "reset":
+		r.hangUp, r.reset = true, true
 	default:
 		t.Fatalf("%v: %q?", l, l.words[0])
 	}
@@ -132,9 +136,7 @@ func (r *rule) message(q *dns.Msg) *dns.Msg {
 	m.Answer, m.Ns, m.Extra = copies(r.answer), copies(r.authority), copies(r.additional)
 	if opt := q.IsEdns0(); opt != nil && !r.noOPT {
 		m.SetEdns0(4096, opt.Do())
-		if r.ede != nil {
-			m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_EDE{InfoCode: *r.ede}}
-		}
+		m.IsEdns0().Option = r.options
 	}
 	return m
 }

@@ -92,7 +92,8 @@ func (s *stage) upstream(t *testing.T, ip string) *upstream {
 }
 
 // ask sends a query from a socket of its own and holds the reply to what every
-// reply has to be (RFC 1035 §4.1.1, RFC 2181 §4).
+// reply has to be (RFC 1035 §4.1.1, RFC 2181 §4,
+// RFC 6891 §6.1).
 func (s *stage) ask(t *testing.T, l line, a asking) reply {
 	t.Helper()
 	q := a.msg.Copy()
@@ -116,9 +117,15 @@ func (s *stage) ask(t *testing.T, l line, a asking) reply {
 	case m.Id != q.Id, !m.Response, m.Opcode != q.Opcode, !m.RecursionAvailable, m.RecursionDesired != q.RecursionDesired,
 		m.Opcode == dns.OpcodeQuery && (len(m.Question) != 1 || m.Question[0] != q.Question[0]):
 		t.Errorf("%v: the reply is not one to\n%v\nbut\n%v", l, q, m)
+	case m.Zero, !plainOPT(m.IsEdns0()):
+		t.Errorf("%v: reserved flags or another EDNS version in\n%v", l, m)
 	}
 	return reply{m, len(b)}
 }
+
+// plainOPT reports whether a reply's OPT record, if it has one, says no more
+// than is known of EDNS version 0 (RFC 6891 §6.1.4).
+func plainOPT(opt *dns.OPT) bool { return opt == nil || opt.Version() == 0 && opt.Z() == 0 }
 
 // TestRows plays every scenario.
 func TestRows(t *testing.T) {

@@ -194,6 +194,9 @@ func (u *upstream) serveConn(c net.Conn) {
 		frame := append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...)
 		if r.hangUp {
 			_, _ = c.Write(frame[:len(frame)/2])
+			if r.reset {
+				_ = c.(*net.TCPConn).SetLinger(0)
+			}
 			return
 		}
 		_, _ = c.Write(frame)
