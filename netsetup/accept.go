@@ -66,9 +66,12 @@ func (h *Host) RemoveAccepts(ctx context.Context) error {
 	return h.releaseAccepts()
 }
 
-// fitAttempts is how often a change starts again from reading, when a table
-// that it read has changed or gone meanwhile.
+// fitAttempts is how often a change starts again from reading, when what it
+// read has changed or gone meanwhile.
 const fitAttempts = 5
+
+// isOutdated says whether a change came to nothing for that reason.
+func isOutdated(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ERESTART) }
 
 // convergeAccepts reports whether anything had to be changed.
 func (h *Host) convergeAccepts() (changed bool, err error) {
@@ -76,7 +79,7 @@ func (h *Host) convergeAccepts() (changed bool, err error) {
 		var once bool
 		once, err = h.fitAccepts()
 		changed = changed || once
-		if !errors.Is(err, unix.ENOENT) {
+		if !isOutdated(err) {
 			break
 		}
 	}
@@ -119,27 +122,20 @@ func (c *foreignChain) accepts(cfg Config) []rule {
 
 // fitChain converges those of our rules in c whose generation mine accepts to
 // want, in one transaction. They are at the chain's head when they come in;
-// where others put theirs after that is not ours to judge.
+// where others put theirs after that is not ours to judge. c stays as it is.
 func (h *Host) fitChain(c *foreignChain, want []rule, mine func(generation string) bool) (changed bool, err error) {
-	have := c.marked(mine)
-	if same, err := sameRules(have, want); same || err != nil {
+	if same, err := sameRules(c.marked(mine), want); same || err != nil {
 		return false, err
 	}
-	conn, err := h.nft()
+	at, err := h.rulesetID()
 	if err != nil {
 		return false, err
 	}
-	t := &nftables.Table{Family: c.table.family, Name: c.table.name}
-	nc := &nftables.Chain{Table: t, Name: c.name}
-	for i := len(want) - 1; i >= 0; i-- { // each goes before the one before
-		conn.InsertRule(&nftables.Rule{Table: t, Chain: nc, Exprs: want[i].exprs, UserData: want[i].userData()})
+	now := *c
+	if now.rules, err = h.dumpRulesOf(c.table, c.name); err != nil {
+		return false, err
 	}
-	for _, r := range have {
-		if err := conn.DelRule(&nftables.Rule{Table: t, Chain: nc, Handle: r.handle}); err != nil {
-			return false, fmt.Errorf("change accept rules in chain %s: %w", c, err)
-		}
-	}
-	if err := conn.Flush(); err != nil {
+	if err := h.replaceRules(at, c, now.marked(mine), want); err != nil {
 		return false, fmt.Errorf("change accept rules in chain %s: %w", c, err)
 	}
 	return true, nil

@@ -2,6 +2,7 @@ package netsetup
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -380,6 +381,7 @@ func TestForeignDropsAreNamed(t *testing.T) {
 		{"a limit", "table ip f { chain f { type filter hook input priority 0; limit rate 1/second drop; }; }", ""},
 		{"prerouting", "table ip f { chain f { type filter hook prerouting priority 0; policy drop; }; }", "chain ip f f drops by default at prerouting"},
 		{"route", "table ip f { chain f { type route hook output priority 0; policy drop; }; }", "chain ip f f drops by default in a chain of type route"},
+		{"nat, which untracked packets do not pass", "table ip f { chain f { type nat hook prerouting priority -100; policy drop; }; }", ""},
 		{"two tables", "table ip f { chain f { type filter hook input priority 0; policy drop; }; }; table ip g { chain g { type filter hook prerouting priority 0; policy drop; }; }", "chain ip g g drops"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -407,6 +409,67 @@ func TestDropBeforeAcceptsStays(t *testing.T) {
 		t.Errorf("changed to:\n%s", after)
 	}
 	wantDrops(t, h, "chain inet firewall in drops everything by a rule before those of nodens")
+}
+
+// A table that somebody makes anew after we have read it has rules of theirs
+// where ours were: the same handles.
+func TestTableMadeAnewLosesNothing(t *testing.T) {
+	ns := newNamespace(t)
+	firewalls[0].setUp(t, ns)
+	h := newHost(t, ns.config(modes[1], "g1"))
+	must(t, h.EnsureAccepts)
+	at, err := h.rulesetID()
+	check(t, err)
+	chains, err := h.foreignChains()
+	check(t, err)
+	chain := chains[0]
+	ours := chain.marked(everyGeneration)
+	ns.command(t, "nft", "delete table inet firewall; "+strictInet)
+	for range 20 {
+		ns.command(t, "nft", "add rule inet firewall "+chain.name+" tcp dport 22 accept")
+	}
+	before := ns.firewallState(t)
+	if !strings.Contains(before, fmt.Sprintf("tcp dport 22 accept # handle %d\n", ours[0].handle)) {
+		t.Fatalf("no rule has taken handle %d:\n%s", ours[0].handle, before)
+	}
+	if err := h.replaceRules(at, chain, ours, nil); !isOutdated(err) {
+		t.Errorf("deletion of what is no longer there: %v", err)
+	}
+	must(t, h.RemoveAccepts)
+	if after := ns.firewallState(t); after != before {
+		t.Errorf("changed to:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// A table that is put to sleep does not keep our rules for when it wakes.
+func TestAcceptsLeaveDormantTable(t *testing.T) {
+	for _, remove := range []struct {
+		name string
+		by   func(*Host) error
+	}{
+		{"Remove", func(h *Host) error { return h.RemoveAccepts(t.Context()) }},
+		{"Teardown", func(h *Host) error { return Teardown(t.Context(), Config{NetNS: h.cfg.NetNS}) }},
+		{"Ensure", func(h *Host) error { return h.EnsureAccepts(t.Context()) }},
+	} {
+		t.Run(remove.name, func(t *testing.T) {
+			ns := newNamespace(t)
+			firewalls[0].setUp(t, ns)
+			sleep := "add table inet firewall { flags dormant; }"
+			ns.command(t, "nft", sleep)
+			before := ns.firewallState(t)
+			ns.command(t, "nft", "add table inet firewall")
+			h := newHost(t, ns.config(modes[1], "g1"))
+			must(t, h.EnsureAccepts)
+			ns.command(t, "nft", sleep)
+			if ns.firewallState(t) == before {
+				t.Fatal("nothing was there to remove")
+			}
+			check(t, remove.by(h))
+			if after := ns.firewallState(t); after != before {
+				t.Errorf("dormant table has\n%s\nwant\n%s", after, before)
+			}
+		})
+	}
 }
 
 // Rules of others stay, however much their comments sound like ours.

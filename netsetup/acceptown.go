@@ -3,8 +3,6 @@ package netsetup
 import (
 	"errors"
 	"slices"
-
-	"golang.org/x/sys/unix"
 )
 
 // rememberAccepts is called before marks of another generation are overwritten.
@@ -56,7 +54,7 @@ func (h *Host) releaseAccepts() error {
 func (h *Host) rewriteAccepts(to string, mine func(generation string) bool) (err error) {
 	for range fitAttempts {
 		err = h.rewriteAcceptsOnce(to, mine)
-		if !errors.Is(err, unix.ENOENT) {
+		if !isOutdated(err) {
 			break
 		}
 	}

@@ -57,7 +57,7 @@ func (c *foreignChain) String() string { return c.table.String() + " " + c.name 
 
 // foreignChains reads the base chains at prerouting, input and output of every
 // table that is not ours, in the kernel's order. Those of a dormant table see
-// no packet and are left out.
+// no packet and so drop none.
 func (h *Host) foreignChains() ([]*foreignChain, error) {
 	conn, err := h.nft()
 	if err != nil {
@@ -81,12 +81,15 @@ func (h *Host) foreignChains() ([]*foreignChain, error) {
 			}
 			flags[fc.table] = info
 		}
-		if info.handle == nil || info.flags&nftTableFDormant != 0 {
+		if info.handle == nil {
 			continue
 		}
 		fc.owned = info.flags&nftTableFOwner != 0
 		if err := h.readFate(fc); err != nil {
 			return nil, err
+		}
+		if info.flags&nftTableFDormant != 0 {
+			fc.fate = passes
 		}
 		found = append(found, fc)
 	}
@@ -96,10 +99,16 @@ func (h *Host) foreignChains() ([]*foreignChain, error) {
 // packetHooks are where the host's own traffic can be dropped.
 var packetHooks = []nftables.ChainHook{*nftables.ChainHookPrerouting, *nftables.ChainHookInput, *nftables.ChainHookOutput}
 
-// foreignBase returns nil for a chain that is not of that kind.
+// foreignBase returns nil for a chain that is not of that kind. Chains of type
+// nat are not: the kernel runs them for tracked packets only, which ours are not
+// once EnsureRules was called. Those of a service proxy may be very long, too,
+// and change all the time.
 func foreignBase(c *nftables.Chain) *foreignChain {
 	id := tableID{c.Table.Family, c.Table.Name}
 	if c.Hooknum == nil || !slices.Contains(packetHooks, *c.Hooknum) || familyName(id.family) == "" || id.ours() {
+		return nil
+	}
+	if c.Type == nftables.ChainTypeNAT {
 		return nil
 	}
 	fc := &foreignChain{table: id, name: c.Name, kind: c.Type, hook: *c.Hooknum, policy: passes}

@@ -201,15 +201,27 @@ func nfGenMsg(family byte, resource uint16) []byte {
 }
 
 // commit sends one message as a transaction and waits for its acknowledgement.
-func commit(conn *netlink.Conn, msg netlink.Message) error {
+func commit(conn *netlink.Conn, msg netlink.Message) error { return commitAt(conn, 0, msg) }
+
+// commitAt sends msgs as one transaction and waits for the end of it. Unless at
+// is 0 it fails with ERESTART if the ruleset is no longer the one of that id.
+func commitAt(conn *netlink.Conn, at uint32, msgs ...netlink.Message) error {
 	edge := func(t netlink.HeaderType) netlink.Message {
 		return netlink.Message{
 			Header: netlink.Header{Type: t, Flags: netlink.Request},
 			Data:   nfGenMsg(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES),
 		}
 	}
-	msg.Header.Flags |= netlink.Acknowledge
-	batch := []netlink.Message{edge(unix.NFNL_MSG_BATCH_BEGIN), msg, edge(unix.NFNL_MSG_BATCH_END)}
+	begin := edge(unix.NFNL_MSG_BATCH_BEGIN)
+	if at != 0 {
+		id, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFNL_BATCH_GENID, Data: binary.BigEndian.AppendUint32(nil, at)}})
+		if err != nil {
+			return err
+		}
+		begin.Data = append(begin.Data, id...)
+	}
+	msgs[len(msgs)-1].Header.Flags |= netlink.Acknowledge // the kernel tells errors anyway, and first
+	batch := append(append([]netlink.Message{begin}, msgs...), edge(unix.NFNL_MSG_BATCH_END))
 	if _, err := conn.SendMessages(batch); err != nil {
 		return err
 	}
