@@ -40,6 +40,7 @@ type redirector struct {
 	work     sync.WaitGroup // what start has begun
 	end      func()         // ends what open has begun; nil: nothing
 	learnt   []netip.AddrPort
+	knows    bool   // learnt was told
 	told     string // the last failure
 	clearing bool   // off, and a predecessor has left something
 	reopened bool   // this is not the plan of the start
@@ -64,7 +65,8 @@ func (r *redirector) open(ctx context.Context, plan redirectPlan) {
 	switch {
 	case plan.settings.Mode == config.RedirectOff:
 		r.metrics.set(stateOff)
-		if r.clearing = plan.clears && isAdopted(plan.pinDir); r.clearing {
+		ours := r.counts != nil // this process redirected
+		if r.clearing = (ours || plan.clears) && isAdopted(plan.pinDir); r.clearing {
 			r.background(ctx, r.clear)
 		}
 		return
@@ -150,8 +152,13 @@ func (r *redirector) load() error {
 	if r.counts == nil { // of this process there was none before
 		r.freeOrphans()
 	}
+	services := r.plan.services
+	if r.plan.learns && !r.knows {
+		pinned, _ := bpf.Inspect(r.plan.pinDir) // OpenRedirect tells
+		services = r.plan.withPinned(pinned)
+	}
 	b, err := bpf.OpenRedirect(bpf.RedirectConfig{
-		Cgroup: r.kubepods, PinDir: r.plan.pinDir, Services: r.plan.services,
+		Cgroup: r.kubepods, PinDir: r.plan.pinDir, Services: services,
 		HeartbeatTimeout: r.plan.settings.Heartbeat, Logger: r.log,
 	})
 	if err != nil {
@@ -385,13 +392,13 @@ func (r *redirector) current() redirectPlan {
 func (r *redirector) learn(endpoints []netip.AddrPort) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.learnt = endpoints
+	r.learnt, r.knows = endpoints, true
 	return r.putLearnt()
 }
 
 // putLearnt needs mu.
 func (r *redirector) putLearnt() error {
-	if r.bpf == nil || r.plan.given {
+	if r.bpf == nil || r.plan.given || !r.knows {
 		return nil
 	}
 	var errs []error

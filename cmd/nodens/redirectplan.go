@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/kube"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
 )
@@ -26,6 +27,9 @@ type redirectPlan struct {
 	services []bpf.Service
 	// given: the fallbacks are the user's, and no others are to be learnt.
 	given bool
+	// learns: there is an API server to learn fallbacks from. Until it has told,
+	// those that a predecessor has pinned are better than services have.
+	learns bool
 	// clears: with redirection off, what a predecessor has pinned is removed.
 	clears bool
 	err    error
@@ -42,6 +46,8 @@ func (d *daemon) planRedirect(cfg source) redirectPlan {
 	fallbacks := p.settings.Fallbacks
 	if !p.given {
 		fallbacks = d.clusterUpstreams(cfg)
+		_, err := kube.InCluster(d.files.getenv, d.flags.cluster.account)
+		p.learns = err == nil
 	}
 	vips := d.redirectedVIPs(p.settings.Services)
 	if len(vips) == 0 {
@@ -92,6 +98,23 @@ func fallbacksFor(vip netip.AddrPort, vips, all []netip.AddrPort) []netip.AddrPo
 		}
 	}
 	return some
+}
+
+// withPinned are the services with the fallbacks that a predecessor has pinned, as
+// far as there are any.
+func (p redirectPlan) withPinned(pinned []bpf.Pinned) []bpf.Service {
+	services := slices.Clone(p.services)
+	for i := range services {
+		s := &services[i]
+		for _, dir := range pinned {
+			for _, old := range dir.Services {
+				if some := fallbacksFor(s.VIP, p.vips(), old.Fallbacks); old.VIP == s.VIP && len(some) > 0 {
+					s.Fallbacks = some
+				}
+			}
+		}
+	}
+	return services
 }
 
 // targets hands out one target for each service: a socket that asks two of them

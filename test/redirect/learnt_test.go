@@ -44,24 +44,28 @@ func (n *node) apiServer(t *testing.T) (flags, env []string) {
 	return []string{"-service-account", dir}, []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=" + port}
 }
 
-// Pods fall back to the endpoints that the API server has named, and without it
-// to the upstreams of the cluster domain.
+// Pods fall back to the endpoints that the API server has named, also when it
+// cannot be asked any more, and without it to the upstreams of the cluster domain.
 func TestLearntFallback(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
 	flags, env := n.apiServer(t)
+	gone := []string{env[0], "KUBERNETES_SERVICE_PORT=1"}
 	cluster := "cluster.local {\n    bind " + vip + "\n    forward . " + lab.ClusterDNS + "\n}\n"
 	for _, tc := range []struct {
-		name  string
-		flags []string
-		known float64
-		want  string
+		name       string
+		flags, env []string
+		known      float64
+		want       string
 	}{
-		{"no service account", []string{"-service-account", t.TempDir()}, 0, lab.ClusterDNS},
-		{"API server", flags, 1, lab.Endpoint},
+		{"an API server that never answered", flags, gone, 0, lab.ClusterDNS},
+		{"no service account", []string{"-service-account", t.TempDir()}, env, 0, lab.ClusterDNS},
+		{"API server", flags, env, 1, lab.Endpoint},
+		{"the API server is gone", flags, gone, 0, lab.Endpoint},
+		{"the service account is gone", []string{"-service-account", t.TempDir()}, env, 0, lab.ClusterDNS},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := lab.StartDaemon(t, lab.DaemonOptions{
-				Binary: binary(t), Netns: n.Node, Corefile: corefile + cluster, Env: env,
+				Binary: binary(t), Netns: n.Node, Corefile: corefile + cluster, Env: tc.env,
 				Args: n.args(append([]string{"-redirect", "on"}, tc.flags...)...),
 			})
 			n.Node.AwaitMetric(t, metrics, tc.known, "nodens_kube_endpoints")

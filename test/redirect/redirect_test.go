@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -140,6 +141,23 @@ func TestReload(t *testing.T) {
 	}
 	reload("redirect on {\n fallback " + lab.Endpoint + "\n}")
 	n.expect(t, "on again", vip, ownAnswer)
+}
+
+// A reload also turns off what does not come of -localip.
+func TestServiceTurnedOff(t *testing.T) {
+	n := newNode(t, lab.RouteFIB)
+	elsewhere := strings.ReplaceAll(corefile, "bind "+vip, "bind 127.0.0.1")
+	mode := func(s string) string {
+		return elsewhere + "redirect.invalid {\n    sample\n    redirect " + s + "\n}\n"
+	}
+	d := lab.StartDaemon(t, lab.DaemonOptions{
+		Binary: binary(t), Netns: n.Node, Corefile: mode("on {\n service " + vip + "\n fallback " + lab.Endpoint + "\n}"),
+		Args: n.args()[2:], // without -localip
+	})
+	n.expect(t, "on", vip, ownAnswer)
+	lab.ReplaceFile(t, d.Conf, mode("off"))
+	d.Signal(t, syscall.SIGHUP)
+	awaitGone(t, n.pinDir)
 }
 
 // awaitGone waits until a path in a BPF file system, which gives no events, is
