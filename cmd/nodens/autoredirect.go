@@ -20,7 +20,10 @@ const (
 func (r *redirector) decide(ctx context.Context, probe podProbe) bool {
 	failing, last := 0, redirectState("")
 	for {
-		verdict, err := probe.round()
+		verdict, err := probe.round(ctx)
+		if ctx.Err() != nil {
+			return false
+		}
 		wait := probePodsAgain
 		switch {
 		case err != nil:

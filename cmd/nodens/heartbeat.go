@@ -25,10 +25,13 @@ func beatInterval(heartbeat time.Duration) time.Duration {
 // and beats with every answer, until ctx is done. Where one does not answer it
 // stays with that one and does not beat.
 func (r *redirector) keepBeating(ctx context.Context, b *bpf.Redirect, plan redirectPlan, toSupervisor supervise.Report) {
+	const again = 5 * time.Second
 	probes, err := openProbes(plan, r.workers)
-	if err != nil {
+	for ; err != nil; probes, err = openProbes(plan, r.workers) {
 		r.log.Error("no heartbeat: pods ask the fallbacks", "error", err)
-		return
+		if !pause(ctx, again) {
+			return
+		}
 	}
 	defer closeProbes(probes)
 	defer r.vitals.withdrawn()

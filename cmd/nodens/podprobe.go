@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -36,15 +37,15 @@ type podProbe struct {
 	vips     []netip.AddrPort
 }
 
-// round asks from a few pods.
-func (p podProbe) round() (reach, error) {
+// round asks from a few pods. What it returns says nothing once ctx is done.
+func (p podProbe) round(ctx context.Context) (reach, error) {
 	reached, failed := make(map[netip.AddrPort]bool), make(map[netip.AddrPort]bool)
 	pods := 0
 	var noEntry error
 	err := bpf.PodNetworks(p.kubepods, "/proc", func(netns *os.File) bool {
 		pods++
 		for _, vip := range p.vips {
-			switch err := p.ask(netns, vip); {
+			switch err := p.ask(ctx, netns, vip); {
 			case err == nil:
 				reached[vip] = true
 			case errors.Is(err, errNoEntry):
@@ -56,7 +57,7 @@ func (p podProbe) round() (reach, error) {
 				failed[vip] = true
 			}
 		}
-		return pods < probedPods
+		return pods < probedPods && ctx.Err() == nil
 	})
 	if err = errors.Join(noEntry, err); noEntry != nil || pods == 0 {
 		return reachUnknown, err
@@ -74,13 +75,14 @@ func (p podProbe) round() (reach, error) {
 }
 
 // ask returns nil if this process has answered at vip, the error otherwise.
-func (p podProbe) ask(netns *os.File, vip netip.AddrPort) error {
+func (p podProbe) ask(ctx context.Context, netns *os.File, vip netip.AddrPort) error {
 	const tries, wait = 2, time.Second
 	c, err := dialInside(netns, vip)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })() // ends a wait
 	m := new(dns.Msg).SetQuestion("id.server.", dns.TypeTXT)
 	m.Question[0].Qclass = dns.ClassCHAOS
 	for range tries {
