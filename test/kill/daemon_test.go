@@ -125,10 +125,17 @@ func memoryOf(t *testing.T, pid int) (resident, anonymous int) {
 	return resident, anonymous
 }
 
-// awaitRedirected waits for a worker that logs from mark on that it is in force.
-func (d *daemon) awaitRedirected(t *testing.T, mark int) {
+// marks are where a worker's output and log begin.
+type marks struct{ out, err int }
+
+func (d *daemon) mark() marks { return marks{d.Out.Mark(), d.Err.Mark()} }
+
+// awaitRedirected waits for a worker from mark on that is in force, and has told
+// its supervisor, which does not start one again that never did.
+func (d *daemon) awaitRedirected(t *testing.T, mark marks) {
 	t.Helper()
-	d.Err.Await(t, mark, redirected)
+	d.Err.Await(t, mark.err, redirected)
+	d.Out.Await(t, mark.out, ` listens on `)
 }
 
 // pause lets time pass that is part of a fault.

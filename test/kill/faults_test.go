@@ -22,13 +22,13 @@ type fault struct {
 
 var faults = []fault{
 	{"kill -9", true, func(t *testing.T, _ *node, _ *memory, d *daemon) *daemon {
-		mark := d.Err.Mark()
+		mark := d.mark()
 		d.signal(t, syscall.SIGKILL)
 		d.awaitRedirected(t, mark)
 		return d
 	}},
 	{"SIGSTOP for ever", true, func(t *testing.T, _ *node, _ *memory, d *daemon) *daemon {
-		mark := d.Err.Mark()
+		mark := d.mark()
 		d.signal(t, syscall.SIGSTOP)
 		d.awaitRedirected(t, mark)
 		return d
@@ -40,7 +40,7 @@ var faults = []fault{
 		d.signal(t, syscall.SIGSTOP)
 		d.Err.Await(t, mark, "the worker is silent")
 		pause(t, time.Second)
-		d.signal(t, syscall.SIGCONT)
+		_ = unix.Kill(worker, unix.SIGCONT) // on a slow machine it may be gone
 		d.Err.Await(t, mark, "the worker beats again|"+redirected)
 		if now := d.worker(); now != worker {
 			t.Logf("worker %d was replaced by %d: the machine is slow", worker, now)
@@ -48,10 +48,15 @@ var faults = []fault{
 		return d
 	}},
 	{"out of memory", true, func(t *testing.T, _ *node, m *memory, d *daemon) *daemon {
-		mark := d.Err.Mark()
+		mark := d.mark()
 		m.exhaust(t, d.gone(t))
 		d.awaitRedirected(t, mark)
 		return d
+	}},
+	{"supervisor only", true, func(t *testing.T, n *node, m *memory, d *daemon) *daemon {
+		d.Signal(t, syscall.SIGKILL)
+		d.Wait(t) // for the worker, too, which ends by itself
+		return n.start(t, m)
 	}},
 	{"all at once", true, func(t *testing.T, n *node, m *memory, d *daemon) *daemon { // as a container that is killed
 		worker := d.worker()
