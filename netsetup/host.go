@@ -130,6 +130,7 @@ type Host struct {
 	// there. Watch reads it without the lock.
 	followed atomic.Pointer[map[tableID][]string]
 
+	repairs atomic.Int64      // by Watch, failed ones too
 	adopted map[string]string // object → the other generation that has it, as logged
 	present map[string]int    // object → socket that holds our presenceName
 	before  predecessor

@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// repairPause follows every check, so that two programs that undo each
-	// other's work do not spin.
+	// repairPause follows every check.
 	repairPause = 50 * time.Millisecond
 	// retryAfter is how long after a failed repair the next one is due.
 	retryAfter = time.Second
@@ -133,13 +132,15 @@ func (h *Host) concernsAccepts(table string, m netlink.Message) bool {
 func (h *Host) repairLoop(ctx context.Context, addrDirty, rulesDirty <-chan struct{}) error {
 	tick := time.NewTicker(h.cfg.SyncInterval)
 	defer tick.Stop()
+	pace := newPace(time.Now())
 	addrs, rules := true, true
 	for {
 		var retry <-chan time.Time
+		before := h.repairs.Load()
 		if failed := h.repair(addrs, rules); failed {
 			retry = time.After(retryAfter)
 		}
-		if !pause(ctx, repairPause) {
+		if !pause(ctx, pace.after(h.repairs.Load() != before, time.Now())) {
 			return nil
 		}
 		addrs, rules = false, false
@@ -199,6 +200,9 @@ func (h *Host) repairOne(object string, wanted *bool, adoptedBy func() (string, 
 	if err == nil {
 		delete(h.adopted, object)
 		changed, err = converge()
+	}
+	if err != nil || changed {
+		h.repairs.Add(1)
 	}
 	if err != nil {
 		h.metrics.errors.WithLabelValues(object).Inc()
