@@ -3,6 +3,7 @@ package hostmode
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -120,8 +121,33 @@ for cmd in 'ip -details link' 'ip -details addr' 'ip -4 route show table all' 'i
 	$cmd
 done`
 
-// state is the state of the host.
+// An IPv6 address, and the local route that the kernel makes for
+// it from a queue of its own, a moment later.
+var (
+	addressOfIPv6 = regexp.MustCompile(`(?m)^    inet6 ([0-9a-f:]+)/`)
+	routeOfIPv6   = regexp.MustCompile(`(?m)^local ([0-9a-f:]+) dev `)
+)
+
+// state is the state of the host, once the kernel has done all of it.
 func (n *node) state(t *testing.T) string {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(10 * time.Second); ; {
+		s := n.readState(t)
+		if len(addressOfIPv6.FindAllString(s, -1)) <= len(routeOfIPv6.FindAllString(s, -1)) {
+			return s
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Logf("there are IPv6 addresses without a route:\n%s", s)
+			return s
+		}
+	}
+}
+
+func (n *node) readState(t *testing.T) string {
 	t.Helper()
 	out, errs, status := lab.Command{Netns: n.Netns, Args: []string{"sh", "-c", stateScript}}.Output(t)
 	if status != 0 {
