@@ -265,6 +265,8 @@ var reloads = []struct {
 	{"dormant and awake", [][]string{nft("delete table inet firewall; " + strings.Replace(strictInet, "{", "{ flags dormant;", 1)), nft("add table inet firewall")}, 3},
 	{"iptables", [][]string{{"iptables-nft", "-P", "INPUT", "DROP"}}, 4},
 	{"iptables flushed", [][]string{{"iptables-nft", "-F"}}, 4},
+	{"iptables counters zeroed", [][]string{{"iptables-nft", "-Z"}}, 4},
+	{"first rule of iptables deleted", [][]string{{"iptables-nft", "-D", "INPUT", "1"}}, 4},
 	{"iptables saved and restored", [][]string{{"sh", "-c", "iptables-nft-save >$0 && iptables-nft-restore <$0"}}, 4},
 }
 

@@ -591,6 +591,48 @@ func TestWatchReportsFailure(t *testing.T) {
 	}
 }
 
+// A failed repair of one thing is tried again though another was well since.
+func TestWatchKeepsRetrying(t *testing.T) {
+	ns := newNamespace(t)
+	disableIPv6 := func(value string) {
+		ns.inside(t, func() error {
+			return os.WriteFile("/proc/sys/net/ipv6/conf/lo/disable_ipv6", []byte(value), 0)
+		})
+	}
+	cfg := ns.config(modes[1], "g1")
+	cfg.SyncInterval = time.Hour
+	failures := make(chan string, 100)
+	cfg.OnError = func(object string, _ error) { failures <- object }
+	reported := make(repairs, 100)
+	cfg.Logger = slog.New(reported)
+	h := newHost(t, cfg)
+	must(t, h.ensureBoth)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- h.Watch(ctx) }()
+	disableIPv6("1") // the kernel takes the address away
+	if object := <-failures; object != objectAddresses {
+		t.Errorf("failure of %s", object)
+	}
+	ns.command(t, "nft", "delete table inet nodens")
+	for want := "network setup had drifted, repaired: " + objectRules; want != ""; {
+		select {
+		case got := <-reported:
+			if got == want {
+				want = ""
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("rules were not repaired")
+		}
+	}
+	disableIPv6("0") // which notifies nobody
+	reported.restored(t, h)
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Watch: %v", err)
+	}
+}
+
 func TestStatusTells(t *testing.T) {
 	ns := newNamespace(t)
 	cfg := ns.config(modes[1], "g1")

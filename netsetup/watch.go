@@ -16,8 +16,10 @@ import (
 const (
 	// repairPause follows every check.
 	repairPause = 50 * time.Millisecond
-	// retryAfter is how long after a failed repair the next one is due.
-	retryAfter = time.Second
+	// retryAfter is how long after a failed repair the next one is due, at first;
+	// it doubles up to retryAtMost while repairs fail.
+	retryAfter  = time.Second
+	retryAtMost = 15 * time.Second
 )
 
 // Watch repairs what EnsureAddresses, EnsureAccepts and EnsureRules were called
@@ -133,13 +135,12 @@ func (h *Host) repairLoop(ctx context.Context, addrDirty, rulesDirty <-chan stru
 	tick := time.NewTicker(h.cfg.SyncInterval)
 	defer tick.Stop()
 	pace := newPace(time.Now())
+	var retry retry
 	addrs, rules := true, true
 	for {
-		var retry <-chan time.Time
 		before := h.repairs.Load()
-		if failed := h.repair(addrs, rules); failed {
-			retry = time.After(retryAfter)
-		}
+		failed := h.repair(addrs, rules)
+		retry.after(failed, addrs && rules)
 		if !pause(ctx, pace.after(h.repairs.Load() != before, time.Now())) {
 			return nil
 		}
@@ -153,9 +154,28 @@ func (h *Host) repairLoop(ctx context.Context, addrDirty, rulesDirty <-chan stru
 			rules = true
 		case <-tick.C:
 			addrs, rules = true, true
-		case <-retry:
+		case <-retry.due:
+			retry.due = nil
 			addrs, rules = true, true
 		}
+	}
+}
+
+// retry is when everything is to be checked again because a repair failed.
+type retry struct {
+	due   <-chan time.Time // nil: not
+	delay time.Duration    // before due; 0: none has failed
+}
+
+// after a check: one of everything that found all well ends the matter, one of
+// a part says nothing of the other.
+func (r *retry) after(failed, everything bool) {
+	switch {
+	case !failed && everything:
+		*r = retry{}
+	case failed && r.due == nil:
+		r.delay = min(max(2*r.delay, retryAfter), retryAtMost)
+		r.due = time.After(r.delay)
 	}
 }
 
