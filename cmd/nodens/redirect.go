@@ -1,6 +1,9 @@
 package main
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // openRedirect is the step before listening. What it cannot do it tells.
 func (d *daemon) openRedirect(cfg source) func(context.Context) error {
@@ -20,7 +23,9 @@ func (d *daemon) startRedirect(ctx context.Context) error {
 
 func (d *daemon) withdrawRedirect(context.Context) error { return d.redirect.withdraw() }
 
-func (d *daemon) closeRedirect(context.Context) error { return d.redirect.close() }
+func (d *daemon) closeRedirect(context.Context) error {
+	return errors.Join(d.redirect.leave(), d.redirect.close())
+}
 
 // switchRedirect sends pods to the fallbacks if a asks for another redirection
 // than there is; the returned function ends that, with a in use or with the plan

@@ -379,6 +379,23 @@ func (r *redirector) close() error {
 	return err
 }
 
+// leave is for the end of the daemon: it forgets the endpoints that were learnt for
+// the ClusterIP, which the service proxy knows better once they have changed.
+func (r *redirector) leave() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bpf == nil || r.plan.given {
+		return nil
+	}
+	var errs []error
+	for _, s := range r.plan.services {
+		if s.VIP.Addr() == r.plan.cluster {
+			errs = append(errs, r.bpf.SetFallbacks(s.VIP, nil))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // current is the plan that is kept.
 func (r *redirector) current() redirectPlan {
 	r.mu.Lock()

@@ -30,6 +30,9 @@ type redirectPlan struct {
 	// learns: there is an API server to learn fallbacks from. Until it has told,
 	// those that a predecessor has pinned are better than services have.
 	learns bool
+	// cluster is the ClusterIP of the cluster's DNS, as far as the environment
+	// tells. A service there has somebody to answer when we are gone for good.
+	cluster netip.Addr
 	// clears: with redirection off, what a predecessor has pinned is removed.
 	clears bool
 	err    error
@@ -49,6 +52,7 @@ func (d *daemon) planRedirect(cfg source) redirectPlan {
 		_, err := kube.InCluster(d.files.getenv, d.flags.cluster.account)
 		p.learns = err == nil
 	}
+	p.cluster, _ = netip.ParseAddr(d.files.getenv(serviceEnv(d.flags.cluster.service)))
 	vips := d.redirectedVIPs(p.settings.Services)
 	if len(vips) == 0 {
 		p.err = errors.New("nothing to redirect: give -localip or a service")
@@ -230,6 +234,9 @@ func (p redirectPlan) bindings(byAddr map[netip.AddrPort][]*server.Zone, gate *s
 	}
 	var bindings []server.Binding
 	for _, s := range p.services {
+		if len(byAddr[s.Target]) > 0 {
+			return nil, fmt.Errorf("target %v: a server block is bound to it, choose another port", s.Target)
+		}
 		zones := zonesAt(s.VIP, byAddr)
 		if len(zones) == 0 {
 			return nil, fmt.Errorf("service %v: no server block is served on port %d", s.VIP, s.VIP.Port())

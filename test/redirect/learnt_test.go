@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nodens-dns/nodens/test/internal/lab"
@@ -74,4 +75,28 @@ func TestLearntFallback(t *testing.T) {
 			n.expect(t, "killed", vip, tc.want)
 		})
 	}
+}
+
+// A service at the cluster's own ClusterIP falls back to the endpoints when nodens
+// dies, and is left alone after its orderly end, when nobody follows them any more.
+func TestClusterIPIsLeftAlone(t *testing.T) {
+	n := newNode(t, lab.RouteFIB)
+	flags, env := n.apiServer(t)
+	start := func() *lab.Daemon {
+		d := lab.StartDaemon(t, lab.DaemonOptions{
+			Binary: binary(t), Netns: n.Node, Corefile: corefile, Env: append(env, "KUBE_DNS_SERVICE_HOST="+lab.ClusterDNS),
+			Args: n.args(append([]string{"-redirect", "on", "-redirect-service", lab.ClusterDNS}, flags...)...),
+		})
+		n.Node.AwaitMetric(t, metrics, 1, "nodens_kube_endpoints")
+		n.expect(t, "alive", lab.ClusterDNS, ownAnswer)
+		return d
+	}
+	start().Kill()
+	n.expect(t, "killed", lab.ClusterDNS, lab.Endpoint)
+	d := start()
+	d.Signal(t, syscall.SIGTERM)
+	if status := d.Wait(t); status != 0 {
+		t.Errorf("status %d after SIGTERM", status)
+	}
+	n.expect(t, "ended", lab.ClusterDNS, lab.ClusterDNS)
 }
