@@ -179,7 +179,7 @@ func beatBySelfQuery(r *Redirect, probe *net.UDPConn) {
 // killed gives no sign.
 func waitAlive(t testing.TB, r *Redirect, want bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		r.mu.Lock()
 		_, alive, err := r.state()
 		r.mu.Unlock()

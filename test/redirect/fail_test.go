@@ -27,6 +27,10 @@ func TestCannotRedirect(t *testing.T) {
 			"is the root"},
 		{"a target that is not the node's", func(*node) []string { return []string{"-redirect-target", "192.0.2.1"} },
 			"cannot assign requested address"},
+		{"a target that a server block is bound to", func(*node) []string {
+			return []string{"-redirect-target", vip + ":53", "-redirect-service", "10.96.0.99"}
+		},
+			"a server block is bound to it"},
 		{"no address of that family", func(*node) []string { return []string{"-redirect-service", "fd00:53::10"} },
 			"the node's address is not known, set -node-ip"},
 		{"opt-out without the kubelet's directory", func(*node) []string {
