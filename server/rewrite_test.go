@@ -186,6 +186,11 @@ func TestRewriteClass(t *testing.T) {
 	if r.Question[0].Qclass != dns.ClassCHAOS || gist(r) != "NOERROR; new.example.org. A 192.0.2.1" {
 		t.Errorf("reply %v", r)
 	}
+	transfer := query("example.org.", dns.TypeAXFR)
+	transfer.Question[0].Qclass = dns.ClassCHAOS
+	if r := ts.ask(t, "tcp", transfer); r.Rcode != dns.RcodeRefused {
+		t.Errorf("a transfer in class CH: %v", r)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := Ask(ctx, ts.addr); err != nil {

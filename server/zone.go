@@ -105,9 +105,10 @@ func (t *zoneTable) find(name []byte) *boundZone {
 const askedByOurselves = "\x07version\x04bind\x00"
 
 // rewritesClass reports whether q is in a class that is not served, but which
-// its zone rewrites. It sets q.zone then.
+// its zone rewrites. It sets q.zone then. Transfers are refused in any class.
 func (t *zoneTable) rewritesClass(q *Query) bool {
-	if q.qclass == dns.ClassINET || string(q.lower) == askedByOurselves {
+	switch {
+	case q.qclass == dns.ClassINET, string(q.lower) == askedByOurselves, q.qtype == dns.TypeAXFR, q.qtype == dns.TypeIXFR:
 		return false
 	}
 	z := t.find(q.lower)
