@@ -224,6 +224,69 @@ func (ns *namespace) leaveTable(t *testing.T, fill func(*nftables.Conn, *nftable
 	check(t, conn.Flush())
 }
 
+// What a process of ours called otherwise is in the way only while it runs.
+func TestLinkOfAnotherName(t *testing.T) {
+	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
+		if m.name == "lo" {
+			t.Skip("lo has one name")
+		}
+		before := ns.addrState(t)
+		cfg := ns.config(m, "g1")
+		cfg.Interface = "dns0"
+		older, newer := newHost(t, cfg), newHost(t, ns.config(m, "g2"))
+		must(t, older.EnsureAddresses)
+		if err := newer.EnsureAddresses(t.Context()); !errors.Is(err, ErrAddressElsewhere) {
+			t.Errorf("beside a process that runs: %v", err)
+		}
+		check(t, newer.RemoveAddresses(t.Context()))
+		check(t, older.Close()) // the kernel does as much for a killed process
+		must(t, newer.EnsureAddresses)
+		wantAddrs(t, newer)
+		must(t, newer.RemoveAddresses)
+		if after := ns.addrState(t); after != before {
+			t.Errorf("left:\n%s", after)
+		}
+		must(t, newHost(t, cfg).EnsureAddresses)
+		check(t, Teardown(t.Context(), Config{NetNS: ns.fd, linkType: m.linkType}))
+		if after := ns.addrState(t); after != before {
+			t.Errorf("after teardown under the usual name:\n%s", after)
+		}
+	})
+}
+
+// wantAddrs checks that all local IPs are on the link that the Host wants.
+func wantAddrs(t *testing.T, h *Host) {
+	t.Helper()
+	s, err := h.Status(t.Context())
+	check(t, err)
+	for _, a := range s.Addresses {
+		if a.Problem != "" || a.Link != h.cfg.Interface {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
+// Rules whose process was killed go when a process starts that wants none;
+// those of one that runs stay.
+func TestOrphanedRulesGo(t *testing.T) {
+	ns := newNamespace(t)
+	firewalls[0].setUp(t, ns)
+	before := ns.firewallState(t)
+	older, newer := newHost(t, ns.config(modes[1], "g1")), newHost(t, ns.config(modes[1], "g2"))
+	must(t, older.EnsureRules)
+	must(t, older.EnsureAccepts)
+	running := ns.firewallState(t)
+	must(t, newer.RemoveOrphanedRules)
+	if got := ns.firewallState(t); got != running {
+		t.Errorf("beside a process that runs:\n%s\nwant\n%s", got, running)
+	}
+	check(t, older.Close())
+	must(t, newer.RemoveOrphanedRules)
+	if after := ns.firewallState(t); after != before {
+		t.Errorf("left:\n%s\nwant\n%s", after, before)
+	}
+}
+
 // After a crash of whatever generation, teardown restores the namespace byte
 // for byte and touches nothing foreign.
 func TestTeardown(t *testing.T) {

@@ -57,6 +57,7 @@ func (h *Host) convergeAddresses() (changed bool, err error) {
 
 // refuseElsewhere fails if a local IP is on a link on which we cannot own it.
 // lo is judged in putMissing, for what is allowed there depends on the carrier.
+// A link of another name that a process of ours left, which is gone, it removes.
 func (h *Host) refuseElsewhere(want []netip.Addr) error {
 	have, err := h.kernel.addrs()
 	if err != nil {
@@ -67,7 +68,14 @@ func (h *Host) refuseElsewhere(want []netip.Addr) error {
 			continue
 		}
 		name := h.kernel.linkName(a.link)
-		if name != h.cfg.Interface && name != "lo" {
+		if name == h.cfg.Interface || name == "lo" {
+			continue
+		}
+		gone, err := h.removeOrphan(a.link)
+		if err != nil {
+			return err
+		}
+		if !gone {
 			return fmt.Errorf("local IP %s: already on link %s: %w", a.prefix.Addr(), name, ErrAddressElsewhere)
 		}
 	}

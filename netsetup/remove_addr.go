@@ -41,6 +41,44 @@ func (h *Host) deleteLink(mine func(alias string) bool) error {
 	return h.kernel.deleteLink(l)
 }
 
+// removeOrphan deletes the link if it carries the mark of a generation whose
+// process is gone. gone says whether there is no such link now.
+func (h *Host) removeOrphan(index int) (gone bool, err error) {
+	l, err := h.kernel.links.LinkByIndex(index)
+	var notFound netlink.LinkNotFoundError
+	if errors.As(err, &notFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look up link #%d: %w", index, err)
+	}
+	g, marked := generationOfAlias(l.Attrs().Alias)
+	if !marked || l.Type() != h.cfg.linkType || h.isPresent(objectAddresses, markOf(g)) {
+		return false, nil
+	}
+	return true, h.kernel.deleteLink(l)
+}
+
+// deleteMarkedLinks deletes every link that carries a mark, whatever its name.
+func (h *Host) deleteMarkedLinks() error {
+	links, err := h.kernel.links.LinkList()
+	for range 8 { // pods' links come and go meanwhile
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+		links, err = h.kernel.links.LinkList()
+	}
+	if err != nil {
+		return fmt.Errorf("read links: %w", err)
+	}
+	for _, l := range links {
+		if _, marked := generationOfAlias(l.Attrs().Alias); marked && l.Type() == h.cfg.linkType {
+			err = errors.Join(err, h.kernel.deleteLink(l))
+		}
+	}
+	return err
+}
+
 // deleteLink succeeds where the link is gone already.
 func (k *kernel) deleteLink(l netlink.Link) error {
 	err := k.links.LinkDel(l)

@@ -154,6 +154,22 @@ func (h *Host) RemoveRules(ctx context.Context) error {
 	return errors.Join(h.closeLive(), h.releaseRules())
 }
 
+// RemoveOrphanedRules removes the rules and accept rules of generations whose
+// process is gone. It is for a process that wants none itself.
+func (h *Host) RemoveOrphanedRules(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	orphaned := func(object string) func(string) bool {
+		return func(g string) bool {
+			return g != "" && g != h.cfg.Generation && !h.isPresent(object, markOf(g))
+		}
+	}
+	return errors.Join(h.deleteTable(orphaned(objectRules)), h.rewriteAccepts("", orphaned(objectAccepts)))
+}
+
 // deleteTable deletes our table if mine accepts its generation. It does so by
 // handle: a table that another process put in its place meanwhile stays.
 func (h *Host) deleteTable(mine func(generation string) bool) error {

@@ -31,6 +31,7 @@ func Teardown(ctx context.Context, cfg Config) error {
 		h.deleteTable(everyGeneration),
 		h.rewriteAccepts("", everyGeneration),
 		h.deleteLink(func(string) bool { return true }),
+		h.deleteMarkedLinks(),
 		h.deleteFromLo(addrMark.ours),
 		h.reportLiveTables(),
 	)

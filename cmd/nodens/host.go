@@ -101,6 +101,11 @@ func (d *daemon) wantsRules() bool {
 // ourselves included. A failure is told and tried again by the watch: it matters
 // only where there is such a firewall.
 func (d *daemon) ensureAccepts(ctx context.Context) error {
+	if d.host != nil && !d.flags.setupRules {
+		if err := d.host.RemoveOrphanedRules(ctx); err != nil {
+			d.log.Warn("rules that a crash has left stay", "error", err)
+		}
+	}
 	if !d.wantsRules() {
 		return nil
 	}

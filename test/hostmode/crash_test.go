@@ -60,6 +60,19 @@ func TestCrash(t *testing.T) {
 	}
 }
 
+// TestCrashThenNoRules: a start that wants no rules removes what a crash left
+// of them.
+func TestCrashThenNoRules(t *testing.T) {
+	t.Parallel()
+	n := newBothLocal(t)
+	n.start(t, bothLocal...).Kill()
+	n.has(t, true, "table inet nodens ")
+	d := n.start(t, append([]string{"-setupiptables=false"}, bothLocal...)...)
+	n.has(t, false, "table inet nodens")
+	d.stop(t)
+	n.asBefore(t, "after SIGTERM")
+}
+
 // anonymous is the state without the marks of the generation.
 func (n *node) anonymous(t *testing.T) string {
 	t.Helper()
