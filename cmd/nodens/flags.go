@@ -176,7 +176,7 @@ func (f *flags) setAddresses(fs *flag.FlagSet) {
 func (f *flags) setHost(fs *flag.FlagSet) {
 	fs.BoolVar(&f.setupInterface, "setupinterface", true, "put the local addresses on a dummy link, or on lo where the kernel has no dummy driver")
 	fs.StringVar(&f.interfaceName, "interfacename", "nodelocaldns", "`name` of the dummy link")
-	fs.BoolVar(&f.setupRules, "setupiptables", true, "keep the local addresses out of connection tracking, by an nftables table of our own")
+	fs.BoolVar(&f.setupRules, "setupiptables", true, "keep the local addresses out of connection tracking, by an nftables table of our own, and let their DNS pass chains of others that drop by default")
 	fs.BoolVar(&f.skipTeardown, "skipteardown", false, "leave the host as it is on exit")
 	fs.Func("syncinterval", "check the whole host set-up every so many `seconds`; changes are repaired at once anyway (default 60)", func(s string) (err error) {
 		f.syncInterval, err = parseSyncInterval(s)
