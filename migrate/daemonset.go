@@ -19,6 +19,7 @@ func (m *migration) daemonSet(o *object, c *container) {
 	if other && c.hostNetwork() {
 		m.setupMetrics(o, c)
 	}
+	m.clients(o, c)
 	ready := m.corefile(o, c)
 	m.probes(o, c, ready)
 	m.ports(o, c)
@@ -73,6 +74,16 @@ func (m *migration) command(o *object, c *container) {
 		m.lookAt("%s: its arguments have placeholders (__PILLAR__…); fill them in as for node-cache", o)
 	}
 	m.same("%s: arguments %s", o, strings.Join(c.args, " "))
+}
+
+// clients lets pods in that are redirected to a pod's own network: there the
+// default route leads to all of them, and the daemon would take them for outside.
+func (m *migration) clients(o *object, c *container) {
+	if _, given := c.flag("clients"); given || c.hostNetwork() {
+		return
+	}
+	c.setFlag("clients", "all")
+	m.changed("%s: -clients is all: in a pod's own network the default route leads to every client, and nodens answers only those with another route otherwise", o)
 }
 
 // ports takes the declared ports out: in the host's network they are host
