@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -242,6 +243,31 @@ func TestAppArmor(t *testing.T) {
 		inField := f != nil && f.Type == core.AppArmorProfileTypeUnconfined
 		if annotated != c.annotated || inField != c.inField {
 			t.Errorf("%s, %s: annotation %t, field %t", c.mode, c.version, annotated, inField)
+		}
+	}
+}
+
+// The node's addresses are known of both families where kubelets know the field,
+// and its zone where endpoints are learnt.
+func TestNodeFields(t *testing.T) {
+	const zone = "metadata.labels['topology.kubernetes.io/zone']"
+	for _, c := range []struct {
+		values, version string
+		want            map[string]string
+	}{
+		{"redirect.mode=off", "1.32.0", map[string]string{}},
+		{"redirect.mode=on", "1.31.4", map[string]string{"NODE_IP": "status.hostIP", "NODE_ZONE": zone}},
+		{"redirect.mode=on", "v1.32.0-eks-1", map[string]string{"NODE_IP": "status.hostIPs", "NODE_ZONE": zone}},
+		{"redirect.mode=on,endpoints.learn=false", "1.32.0", map[string]string{"NODE_IP": "status.hostIPs"}},
+		{"redirect.mode=off,endpoints.asUpstreams=true", "1.32.0", map[string]string{"NODE_ZONE": zone}},
+	} {
+		p, _ := pod(t, mustTemplate(t, "--set", c.values, "--kube-version", c.version))
+		got := map[string]string{}
+		for _, e := range p.Containers[0].Env {
+			got[e.Name] = e.ValueFrom.FieldRef.FieldPath
+		}
+		if !maps.Equal(got, c.want) {
+			t.Errorf("%s, %s: %v, want %v", c.values, c.version, got, c.want)
 		}
 	}
 }

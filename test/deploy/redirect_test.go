@@ -76,7 +76,7 @@ func TestPodmanRedirect(t *testing.T) {
 		}
 	}
 	for i, e := range c.Env { // as the kubelet fills it in
-		if e.ValueFrom != nil {
+		if e.Name == "NODE_IP" {
 			c.Env[i] = core.EnvVar{Name: e.Name, Value: "10.0.0.7"}
 		}
 	}

@@ -95,6 +95,12 @@ sockets. */ -}}
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end }}
 {{- end }}
 
+{{- /* The node's addresses, of both families where every kubelet that the API server
+may have knows the field. */ -}}
+{{- define "nodens.hostIPField" -}}
+{{- semverCompare ">=1.32.0-0" .Capabilities.KubeVersion.Version | ternary "status.hostIPs" "status.hostIP" }}
+{{- end }}
+
 {{- define "nodens.podSecurityContext" -}}
 {{- $c := dict "seccompProfile" (dict "type" "RuntimeDefault") }}
 {{- if not .Values.useHostNetwork }}

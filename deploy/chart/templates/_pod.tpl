@@ -152,7 +152,12 @@ host: {{ include "nodens.firstIP" .root | quote }}
 {{- define "nodens.env" -}}
 {{- if include "nodens.redirects" . }}
 - name: NODE_IP
-  valueFrom: {fieldRef: {fieldPath: status.hostIP}}
+  valueFrom: {fieldRef: {fieldPath: {{ include "nodens.hostIPField" . }}}}
+{{- end }}
+{{- if include "nodens.learns" . }}
+{{- /* The API server gives it to pods from Kubernetes 1.35 on; empty before. */}}
+- name: NODE_ZONE
+  valueFrom: {fieldRef: {fieldPath: "metadata.labels['topology.kubernetes.io/zone']"}}
 {{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
