@@ -30,9 +30,10 @@ directives that say how.
 - With ` + "`-basecorefile`" + `, node-cache's placeholders are filled in: ` + "`__PILLAR__…`" + `,
   ` + "`__PROMETHEUS__ENDPOINT__`" + `.
 - The order of directives in a block does not matter; they act in the order of
-  this page. A mistake is an error ` + "`FILE:LINE: DIRECTIVE: reason`" + `; nothing that is
-  written is ignored. ` + "`nodens check FILE`" + ` prints what a Corefile comes to, with all
-  defaults.
+  this page, see [what follows from it](directives.md).
+- A mistake is an error ` + "`FILE:LINE: DIRECTIVE: reason`" + `; what CoreDNS takes and does not
+  use is taken, too, with a warning. ` + "`nodens check FILE`" + ` prints what a Corefile
+  comes to, with all defaults.
 
 In the forms, CAPITALS are for you to fill in, ` + "`[ ]`" + ` may be left out, ` + "`|`" + ` is or, ` + "`…`" + `
 may be repeated. Options stand below each other in the directive's braces.
