@@ -173,7 +173,7 @@ func TestPodDetails(t *testing.T) {
 			t.Errorf("%s: %q, want %q\n%s", tc.what, tc.got, tc.want, out)
 		}
 	}
-	for _, want := range []string{"runAsNonRoot", "other containers", "before Kubernetes 1.30"} {
+	for _, want := range []string{"runAsNonRoot", "other containers", "before Kubernetes 1.30", "-redirect-fallback"} {
 		if !slices.ContainsFunc(r.LookAt, func(s string) bool { return strings.Contains(s, want) }) {
 			t.Errorf("nothing of %s in %q", want, r.LookAt)
 		}
