@@ -283,6 +283,8 @@ func TestBadValues(t *testing.T) {
 		"config.commProtocol=tcp":                                                `at '/config/commProtocol': value must be one of 'force_tcp', 'prefer_udp', ''`,
 		"config.healthPort=0":                                                    `at '/config/healthPort': minimum: got 0, want 1`,
 		"config.lameduck=5":                                                      `at '/config/lameduck': got number, want string`,
+		"config.lameduck=26s":                                                    `config.lameduck is 26s, and what follows it takes 5s: terminationGracePeriodSeconds must be 31 at least, not 30`,
+		"config.lameduck=1m,terminationGracePeriodSeconds=64":                    `terminationGracePeriodSeconds must be 65 at least, not 64`,
 		"config.localDnsIp=1.1.1.1":                                              `at '/config': additional properties 'localDnsIp' not allowed`,
 		"config.zones.a.plugins.kubernetes=true":                                 `at '/config/zones/a/plugins': additional properties 'kubernetes' not allowed`,
 		"config.zones.a.plugins.health.port=1":                                   `config.zones.a.plugins.health.port is 1, but the process has one health port: config.healthPort is 8080`,

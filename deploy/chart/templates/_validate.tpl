@@ -37,6 +37,13 @@
 {{- if and .Values.endpoints.asUpstreams (or $c.customConfig $c.zones) }}
 {{- fail "endpoints.asUpstreams is for the generated Corefile: write kubernetes_endpoints into your forward instead" }}
 {{- end }}
+{{- if regexMatch "^[0-9]+[sm]$" $c.lameduck }}
+{{- /* After lameduck, look-ups under way have 4 s, and what is on the host is taken back. */}}
+{{- $seconds := mul (trimSuffix "s" (trimSuffix "m" $c.lameduck) | int) (hasSuffix "m" $c.lameduck | ternary 60 1) }}
+{{- if lt (int .Values.terminationGracePeriodSeconds) (add $seconds 5 | int) }}
+{{- fail (printf "config.lameduck is %s, and what follows it takes 5s: terminationGracePeriodSeconds must be %d at least, not %d" $c.lameduck (add $seconds 5) (int .Values.terminationGracePeriodSeconds)) }}
+{{- end }}
+{{- end }}
 {{- with .Values.updateStrategy }}
 {{- if and (eq .type "RollingUpdate") (not .rollingUpdate) }}
 {{- fail "updateStrategy.type RollingUpdate needs updateStrategy.rollingUpdate" }}
