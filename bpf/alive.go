@@ -19,15 +19,21 @@ func (r *Redirect) Alive() error {
 	if r.closed {
 		return errClosed
 	}
-	if err := r.applyServices(); err != nil {
-		return fmt.Errorf("redirect: %w", err)
-	}
 	if r.canary == nil {
 		bird, err := openCanary()
 		if err != nil {
 			return fmt.Errorf("redirect: %w", err)
 		}
 		r.canary = bird
+	}
+	return r.takeTurn()
+}
+
+// takeTurn puts our services and our canary in place of whoever's there were. The
+// caller holds mu.
+func (r *Redirect) takeTurn() error {
+	if err := r.applyServices(); err != nil {
+		return fmt.Errorf("redirect: %w", err)
 	}
 	r.beat.write()
 	if err := r.objs.Canary.Put(uint32(0), uint64(r.canary.fd)); err != nil {
@@ -37,15 +43,27 @@ func (r *Redirect) Alive() error {
 	return nil
 }
 
-// Beat says that an answer came through the serving path just now. It makes no
-// system call. It does nothing unless this process is alive, so that it cannot
-// vouch for another.
-func (r *Redirect) Beat() {
+// Beat says that an answer came through the serving path just now. It does nothing
+// unless this process is alive and nobody has taken its place, so that it cannot
+// vouch for another. A place that a successor took and left, as in an upgrade that
+// is taken back, it takes again.
+func (r *Redirect) Beat() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.alive {
-		r.beat.write()
+	if !r.alive {
+		return nil
 	}
+	holder, err := r.canaryCookie()
+	switch {
+	case err != nil:
+		return fmt.Errorf("redirect: beat: %w", err)
+	case holder == r.canary.cookie:
+		r.beat.write()
+	case holder == 0:
+		r.log.Info("the process that had taken over is gone: taking its place", "pin_dir", r.dir)
+		return r.takeTurn()
+	}
+	return nil
 }
 
 // Withdraw says that this process will not answer: from its return on every new

@@ -85,13 +85,13 @@ func TestBeatVouchesForNobodyElse(t *testing.T) {
 	check(t, hung.Alive())
 	next := openBeside(t, p.config(t))
 	hung.beatAgo(t, 2*patience)
-	next.Beat()
+	check(t, next.Beat())
 	p.askAll(t, "core")
-	hung.Beat()
+	check(t, hung.Beat())
 	p.askAll(t, "target")
 	check(t, hung.Withdraw())
 	hung.beatAgo(t, 2*patience)
-	hung.Beat()
+	check(t, hung.Beat())
 	if age, _, err := hung.state(); err != nil || age < patience {
 		t.Errorf("a beat after Withdraw counts: age %v, %v", age, err)
 	}
@@ -167,4 +167,24 @@ func TestFallbacksOfAnotherTurn(t *testing.T) {
 	target("withdrawn", nobody)
 	check(t, next.Withdraw())
 	p.askAll(t, "core")
+}
+
+// Of two that are alive the later one's heartbeat counts alone, and when it has gone
+// the earlier one is back with its next.
+func TestSuccessorComesAndGoes(t *testing.T) {
+	p := newPod(t)
+	old := open(t, p.config(t))
+	check(t, old.Attach())
+	check(t, old.Alive())
+	moved := p.config(t)
+	moved.Services[0].Target = ap("10.0.0.2:10054") // nobody's
+	next := openBeside(t, moved)
+	check(t, next.Attach())
+	check(t, next.Alive())
+	next.beatAgo(t, 2*patience)
+	check(t, old.Beat())
+	p.askAll(t, "core")
+	check(t, next.Close())
+	check(t, old.Beat())
+	p.askAll(t, "target")
 }

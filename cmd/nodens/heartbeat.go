@@ -38,9 +38,10 @@ func (r *redirector) keepBeating(ctx context.Context, b *bpf.Redirect, plan redi
 	interval := beatInterval(plan.settings.Heartbeat)
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
+	told := ""
 	for next := 0; ; {
 		if probes[next].Ask(interval) == nil {
-			b.Beat()
+			told = r.beatOn(b, told)
 			r.vitals.answered(toSupervisor) // after the kernel: it counts from a moment later
 			next = (next + 1) % len(probes)
 		} else {
@@ -52,6 +53,15 @@ func (r *redirector) keepBeating(ctx context.Context, b *bpf.Redirect, plan redi
 		case <-tick.C:
 		}
 	}
+}
+
+// beatOn tells an error that is not the one told before, and returns it.
+func (r *redirector) beatOn(b *bpf.Redirect, told string) (now string) {
+	err := b.Beat()
+	if now = errorText(err); err != nil && now != told {
+		r.log.Error("the kernel is not told that we answer", "error", err)
+	}
+	return now
 }
 
 // supervised is what the supervisor has to know of the plan. The caller holds mu.
