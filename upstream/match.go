@@ -24,6 +24,9 @@ const (
 // QUERY and exactly the same question, RFC 5452 section 9.1. The name may
 // differ in case. The message is returned with verdict accepted only.
 //
+// A server that cannot read our OPT record may send back no more than a header,
+// FORMERR or NOTIMP (RFC 6891 section 7); to a query with one, that is accepted.
+//
 // A reply with TC set whose records do not decode was cut within a record; it
 // is returned without records.
 func (q *query) match(reply []byte) (*dns.Msg, verdict) {
@@ -50,10 +53,19 @@ func (q *query) matchHeader(reply []byte) verdict {
 		return wrongID
 	case reply[2]&0x78 != 0:
 		return wrongOpcode
+	case q.edns && isBareError(reply):
 	case binary.BigEndian.Uint16(reply[4:]) != 1 || !q.asks(reply[12:]):
 		return wrongQuestion
 	}
 	return accepted
+}
+
+// isBareError reports whether reply is a header with FORMERR or NOTIMP, without
+// a question and records.
+func isBareError(reply []byte) bool {
+	rcode := int(reply[3] & 0x0f)
+	return len(reply) == 12 && binary.BigEndian.Uint64(reply[4:]) == 0 &&
+		(rcode == dns.RcodeFormatError || rcode == dns.RcodeNotImplemented)
 }
 
 // asks reports whether b begins with q's question. Upper and lower case are

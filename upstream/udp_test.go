@@ -48,6 +48,15 @@ func TestOverUDPIgnoresWhatIsNoReply(t *testing.T) {
 			return spoiled(q, func(m *dns.Msg) { m.Opcode = dns.OpcodeNotify })
 		}, wrongOpcode},
 		{"records cut", func(q *dns.Msg) []byte { b := answer(q); return b[:len(b)-3] }, undecodable},
+		{"no question, a bad rcode", func(q *dns.Msg) []byte {
+			return spoiled(q, func(m *dns.Msg) { m.Question, m.Rcode = nil, dns.RcodeFormatError })
+		}, wrongQuestion},
+		{"header with a bad rcode of another ID", func(q *dns.Msg) []byte {
+			return reply(q, func(m *dns.Msg) { *m = dns.Msg{MsgHdr: m.MsgHdr}; m.Id++; m.Rcode = dns.RcodeFormatError })
+		}, wrongID},
+		{"header with SERVFAIL", func(q *dns.Msg) []byte {
+			return reply(q, func(m *dns.Msg) { *m = dns.Msg{MsgHdr: m.MsgHdr}; m.Rcode = dns.RcodeServerFailure })
+		}, wrongQuestion},
 		{"header only", func(q *dns.Msg) []byte { return answer(q)[:12] }, wrongQuestion},
 		{"short", func(q *dns.Msg) []byte { return []byte{1, 2, 3} }, tooShort},
 		{"empty", func(q *dns.Msg) []byte { return nil }, tooShort},
@@ -262,6 +271,24 @@ func TestEDNSFallback(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a header and no more", func(t *testing.T) {
+		f := newFake(t, func(f *fake) {
+			f.onUDP = func(q seen, send func([]byte)) {
+				if q.msg.IsEdns0() == nil {
+					send(answer(q.msg))
+					return
+				}
+				send(reply(q.msg, func(m *dns.Msg) { *m = dns.Msg{MsgHdr: m.MsgHdr}; m.Rcode = dns.RcodeFormatError }))
+			}
+		})
+		p, _ := newTestPool(t, nil, f.endpoint())
+		for total := range 2 { // then it is known
+			mustAnswer(t, p, "example.org.")
+			if n := len(f.queries()); n != 2+total {
+				t.Errorf("%d queries, want %d", n, 2+total)
+			}
+		}
+	})
 	t.Run("not the fault of EDNS", func(t *testing.T) {
 		f := newFake(t, answering(withRcode(dns.RcodeFormatError)))
 		p, _ := newTestPool(t, nil, f.endpoint())

@@ -10,7 +10,7 @@
 //	-- upstream IP [STATE] --  # rules of the server IP:53, in the given state
 //	-- steps --
 //
-// A rule begins with "match NAME TYPE [udp|tcp] [do] [cd] [nth=N]"; NAME and
+// A rule begins with "match NAME TYPE [udp|tcp] [edns] [do] [cd] [nth=N]"; NAME and
 // TYPE may be *, nth counts the queries that the rest fits. The first rule that
 // fits a query is its answer, and a query that none fits is refused. The lines
 // below the match say what to reply:
@@ -18,6 +18,7 @@
 //	rcode RCODE                       # NOERROR if left out
 //	flags FLAG…                       # aa tc ra ad; ra if left out
 //	answer|authority|additional RR    # one record in master file form
+//	bare                              # the header, and nothing else
 //	noopt                             # no OPT record though asked with one
 //	ede CODE [TEXT]                   # an extended error in the OPT record
 //	option CODE:HEX                   # any other option of the OPT record

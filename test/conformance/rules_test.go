@@ -13,13 +13,14 @@ import (
 type rule struct {
 	name, qtype string // * is any
 	proto       string // "" is any
+	edns        bool   // there is an OPT record
 	do, cd      bool   // asked for
 	nth         int    // of those that the rest fits, from 1; 0 is any
 
 	rcode                         int
 	flags                         []string
 	answer, authority, additional []dns.RR
-	noOPT                         bool
+	noOPT, bare                   bool
 	options                       []dns.EDNS0
 	first                         string
 	twice, drop, hangUp, reset    bool
@@ -52,6 +53,8 @@ func (r *rule) narrow(t *testing.T, l line, word string) {
 	switch key {
 	case "udp", "tcp":
 		r.proto = key
+	case "edns":
+		r.edns = true
 	case "do":
 		r.do = true
 	case "cd":
@@ -76,6 +79,8 @@ func (r *rule) reply(t *testing.T, l line) {
 		r.authority = append(r.authority, record(t, l))
 	case "additional":
 		r.additional = append(r.additional, record(t, l))
+	case "bare":
+		r.bare = true
 	case "noopt":
 		r.noOPT = true
 	case "ede":
@@ -109,6 +114,7 @@ func (r *rule) fits(proto string, q *dns.Msg) bool {
 	case r.name != "*" && !strings.EqualFold(r.name, question.Name),
 		r.qtype != "*" && r.qtype != dns.Type(question.Qtype).String(),
 		r.proto != "" && r.proto != proto,
+		r.edns && opt == nil,
 		r.do && (opt == nil || !opt.Do()),
 		r.cd && !q.CheckingDisabled:
 		return false
@@ -132,6 +138,9 @@ func (r *rule) message(q *dns.Msg) *dns.Msg {
 		case "ad":
 			m.AuthenticatedData = true
 		}
+	}
+	if r.bare {
+		return &dns.Msg{MsgHdr: m.MsgHdr}
 	}
 	m.Answer, m.Ns, m.Extra = copies(r.answer), copies(r.authority), copies(r.additional)
 	if opt := q.IsEdns0(); opt != nil && !r.noOPT {
