@@ -86,6 +86,7 @@ func outOfOrder(t *testing.T, option string) {
 	const names = 8
 	n := newNode(t)
 	asked, answered := make([]chan struct{}, names+1), make([]chan struct{}, names+1)
+	var once [names]sync.Once // a name may be asked twice
 	for i := range asked {
 		asked[i], answered[i] = make(chan struct{}), make(chan struct{})
 	}
@@ -96,7 +97,7 @@ func outOfOrder(t *testing.T, option string) {
 		if _, err := fmt.Sscanf(name, "n%d.", &i); err != nil {
 			return nil
 		}
-		once(asked[i])
+		once[i].Do(func() { close(asked[i]) })
 		select {
 		case <-answered[i+1]:
 		case <-t.Context().Done():
@@ -119,14 +120,4 @@ func outOfOrder(t *testing.T, option string) {
 		<-asked[i]
 	}
 	wg.Wait()
-}
-
-// once closes c unless that has been done; it is called by one goroutine at a
-// time for each c or after the first has returned.
-func once(c chan struct{}) {
-	select {
-	case <-c:
-	default:
-		close(c)
-	}
 }
