@@ -23,11 +23,13 @@ type scripted struct {
 	mu   sync.Mutex
 	got  []string
 	when []time.Time
+
+	work sync.WaitGroup // of the servers; each ends with its connection
 }
 
 func (d *scripted) DialContext(_ context.Context, network, addr string) (net.Conn, error) {
 	ours, theirs := net.Pipe()
-	go func() {
+	d.work.Go(func() {
 		defer theirs.Close()
 		buf := make([]byte, 512)
 		for {
@@ -59,7 +61,7 @@ func (d *scripted) DialContext(_ context.Context, network, addr string) (net.Con
 				return
 			}
 		}
-	}()
+	})
 	return ours, nil
 }
 
@@ -100,6 +102,8 @@ func hedgePool(t *testing.T, d *scripted, usual time.Duration, change func(*Pool
 			s.rtt.observe(usual)
 		}
 	}
+	// No time passes in a bubble whose test has returned: nobody may sleep then.
+	t.Cleanup(d.work.Wait)
 	start(t, p)
 	return p
 }

@@ -12,6 +12,7 @@ import (
 // scenario is a file of testdata.
 type scenario struct {
 	corefile  string
+	args      []string                     // flags of the daemon, besides -conf
 	upstreams map[string]map[string][]rule // by address, by state
 	steps     []step
 }

@@ -59,7 +59,7 @@ func newStage(t *testing.T, sc scenario) *stage {
 	socket := filepath.Join(t.TempDir(), "clock")
 	lab.StartDaemon(t, lab.DaemonOptions{
 		Binary: binary, Netns: s.netns, Corefile: sc.corefile, Env: []string{"NODENS_CLOCK_SOCKET=" + socket},
-		Args: []string{"-hedge=false"}, // queries are counted, and on a busy machine a reply may be late
+		Args: append([]string{"-hedge=false"}, sc.args...), // queries are counted, and on a busy machine a reply may be late
 	})
 	c, err := net.Dial("unix", socket)
 	if err != nil {
