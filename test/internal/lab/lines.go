@@ -65,9 +65,20 @@ func (l *Lines) Text() string {
 // returns it. Without one in time the test fails and shows what there was.
 func (l *Lines) Await(t testing.TB, mark int, pattern string) string {
 	t.Helper()
-	const patience = 30 * time.Second
+	return l.AwaitPushing(t, mark, pattern, patience, func() {})
+}
+
+// patience is how long a line may take, also on a busy machine.
+const patience = 30 * time.Second
+
+// AwaitPushing is Await for a line that has to be provoked by what may lose its
+// effect: push is called at once and again each time that no line has come for
+// the given duration.
+func (l *Lines) AwaitPushing(t testing.TB, mark int, pattern string, every time.Duration, push func()) string {
+	t.Helper()
 	re := regexp.MustCompile(pattern)
 	late := time.After(patience)
+	push()
 	for {
 		lines, more, news := l.since(mark)
 		for _, s := range lines {
@@ -80,6 +91,8 @@ func (l *Lines) Await(t testing.TB, mark int, pattern string) string {
 		}
 		select {
 		case <-news:
+		case <-time.After(every):
+			push()
 		case <-late:
 			t.Fatalf("no line %q within %v:\n%s", pattern, patience, strings.Join(lines, "\n"))
 		}
