@@ -216,7 +216,7 @@ type stubs struct {
 func newStubs(t *testing.T, c *cluster) *stubs {
 	t.Helper()
 	dir := t.TempDir()
-	s := &stubs{c: c, glibc: built(t, buildGlibc), musl: built(t, buildMusl), binds: map[string]string{
+	s := &stubs{c: c, glibc: buildGlibc.Path(t), musl: buildMusl.Path(t), binds: map[string]string{
 		"/etc/resolv.conf": lab.WriteFile(t, filepath.Join(dir, "resolv.conf"), "nameserver "+localIP+"\nsearch lab.example\n"),
 		"/etc/hosts":       lab.WriteFile(t, filepath.Join(dir, "hosts"), "127.0.0.1 localhost\n"),
 	}}

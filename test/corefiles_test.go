@@ -45,7 +45,7 @@ func (s published) test(t *testing.T) {
 	inside := startNamed(t, c, "192.0.2.1")  // "CoreDNS", 10.1.1.2
 	outside := startNamed(t, c, "192.0.2.2") // the resolver outside, 10.1.2.2
 	d := lab.StartDaemon(t, lab.DaemonOptions{
-		Binary: built(t, buildRace), Netns: c.node,
+		Binary: buildRace.Path(t), Netns: c.node,
 		Args:  []string{"-hedge=false"}, // queries are counted, and on a busy machine a reply may be late
 		Conf:  filepath.Join("testdata/corefiles", s.name+".corefile"),
 		Binds: map[string]string{"/etc/resolv.conf": lab.WriteFile(t, filepath.Join(t.TempDir(), "resolv.conf"), "nameserver 10.1.2.2\n")},

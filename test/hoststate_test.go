@@ -24,7 +24,7 @@ func TestCtrlC(t *testing.T) {
 	start := func() *lab.Daemon {
 		t.Helper()
 		return lab.StartDaemon(t, lab.DaemonOptions{
-			Binary: built(t, buildRace), Netns: node, Args: []string{"-localip", both},
+			Binary: buildRace.Path(t), Netns: node, Args: []string{"-localip", both},
 			Corefile: ". {\n errors\n bind 169.254.20.11 fd00:20::11\n forward . 10.1.1.2\n}",
 		})
 	}

@@ -8,9 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,25 +18,11 @@ import (
 // variable holds, with Go's own resolver and the resolv.conf that it finds.
 const lookupEnv = "NODENS_TEST_LOOKUP"
 
-// binDir holds the built programs. TestMain sets it once.
-var binDir string
-
 func TestMain(m *testing.M) {
 	if name, ok := os.LookupEnv(lookupEnv); ok {
 		os.Exit(goLookup(name))
 	}
-	os.Exit(runTests(m))
-}
-
-func runTests(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "nodens-test-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	binDir = dir
-	return m.Run()
+	os.Exit(lab.Main(m))
 }
 
 // goLookup prints the addresses of name, or "not found" or the error.
@@ -63,50 +46,14 @@ func goLookup(name string) int {
 	return 0
 }
 
-// The programs under test and the clients, each built when first needed.
+// The programs under test and the clients.
 var (
-	buildRace = sync.OnceValues(func() (string, error) {
-		path, err := goBuild("nodens-race", "-race")
-		if err == nil {
-			err = run(path, "version")
-		}
-		if err != nil { // no C compiler, or the race runtime does not work here
-			return goBuild("nodens-norace")
-		}
-		return path, nil
-	})
-	buildPlain = sync.OnceValues(func() (string, error) { return goBuild("nodens") })
-	buildGlibc = sync.OnceValues(func() (string, error) { return compile("lookup-glibc", "gcc") })
-	buildMusl  = sync.OnceValues(func() (string, error) { return compile("lookup-musl", "musl-gcc", "-static") })
+	buildRace   = lab.RaceNodens()
+	buildPlain  = lab.Nodens()
+	buildStatic = lab.ReleaseNodens() // only so are privileges dropped
+	buildGlibc  = lab.CProgram("testdata/lookup.c", "gcc")
+	buildMusl   = lab.CProgram("testdata/lookup.c", "musl-gcc", "-static")
 )
-
-func goBuild(name string, flags ...string) (string, error) {
-	path := filepath.Join(binDir, name)
-	args := append([]string{"build", "-o", path}, flags...)
-	return path, run("go", append(args, "../cmd/nodens")...)
-}
-
-func compile(name, compiler string, flags ...string) (string, error) {
-	path := filepath.Join(binDir, name)
-	return path, run(compiler, append(flags, "-Wall", "-O1", "-o", path, "testdata/lookup.c")...)
-}
-
-func run(name string, args ...string) error {
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %v: %w\n%s", name, args, err, out)
-	}
-	return nil
-}
-
-// built is the path of a program, built now if it is not yet.
-func built(t *testing.T, build func() (string, error)) string {
-	t.Helper()
-	path, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
 
 // Where things are in every lab.
 const (
@@ -150,6 +97,6 @@ func (c *cluster) addUpstream(t *testing.T) (n *lab.Netns, ip string) {
 func (c *cluster) start(t *testing.T, corefile string, args ...string) *lab.Daemon {
 	t.Helper()
 	return lab.StartDaemon(t, lab.DaemonOptions{
-		Binary: built(t, buildRace), Netns: c.node, Corefile: corefile, Args: args,
+		Binary: buildRace.Path(t), Netns: c.node, Corefile: corefile, Args: args,
 	})
 }

@@ -36,7 +36,7 @@ func TestTheInternetIsRefused(t *testing.T) {
 		{"-clients all", []string{"-clients", "all"}, dns.RcodeSuccess},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			lab.StartDaemon(t, lab.DaemonOptions{Binary: built(t, buildRace), Netns: c.node, Corefile: corefile, Args: tt.args})
+			lab.StartDaemon(t, lab.DaemonOptions{Binary: buildRace.Path(t), Netns: c.node, Corefile: corefile, Args: tt.args})
 			for _, network := range []string{"udp", "tcp"} {
 				for _, who := range []struct {
 					name string

@@ -3,11 +3,9 @@ package test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -17,17 +15,6 @@ import (
 
 	"github.com/nodens-dns/nodens/test/internal/lab"
 )
-
-// buildStatic builds nodens as it is released. Only so are privileges dropped.
-var buildStatic = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(binDir, "nodens-static")
-	cmd := exec.Command("go", "build", "-o", path, "../cmd/nodens")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%v: %w\n%s", cmd, err, out)
-	}
-	return path, nil
-})
 
 // TestPrivilegesAreDropped looks at every thread of the running daemon.
 func TestPrivilegesAreDropped(t *testing.T) {
@@ -47,7 +34,7 @@ func TestPrivilegesAreDropped(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			n := lab.NewNetns(t, "node")
 			d := lab.StartDaemon(t, lab.DaemonOptions{
-				Binary: built(t, buildStatic), Netns: n, Args: tt.args,
+				Binary: buildStatic.Path(t), Netns: n, Args: tt.args,
 				Corefile: ".:1053 {\n bind 127.0.0.1\n whoami\n}",
 			})
 			for _, field := range []string{"CapEff", "CapPrm"} {
@@ -100,7 +87,7 @@ func TestWorkGoesOnWithoutPrivileges(t *testing.T) {
 		return fmt.Sprintf(".:%d {\n bind %s\n whoami\n reload 2s\n}", port, localIP)
 	}
 	d := lab.StartDaemon(t, lab.DaemonOptions{
-		Binary: built(t, buildStatic), Netns: n, Args: []string{"-localip", localIP}, Corefile: corefile(53),
+		Binary: buildStatic.Path(t), Netns: n, Args: []string{"-localip", localIP}, Corefile: corefile(53),
 	})
 	address := func(change func(*netlink.Addr) error) (found bool) {
 		err := n.Do(func() error {

@@ -34,7 +34,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 	c.node.AddAddrs(t, "lo", extraIP+"/32")
 	startHashed(t, c)
 	mount := newConfigMap(t, corefileVariant(0))
-	d := lab.StartDaemon(t, lab.DaemonOptions{Binary: built(t, buildRace), Netns: c.node, Conf: mount.path()})
+	d := lab.StartDaemon(t, lab.DaemonOptions{Binary: buildRace.Path(t), Netns: c.node, Conf: mount.path()})
 
 	load := startLoad(t, c, udpLoad, tcpLoad, 20)
 	for i := 1; i <= reloads; i++ {

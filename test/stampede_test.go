@@ -48,7 +48,7 @@ func stampede(t *testing.T, network string, leaving int) {
 		return lab.Reply(q, q.Question[0].Name+" 30 IN A 192.0.2.1")
 	})
 	lab.StartDaemon(t, lab.DaemonOptions{
-		Binary: built(t, buildPlain), Netns: c.node,
+		Binary: buildPlain.Path(t), Netns: c.node,
 		// Ours have one address, and upstream is slow.
 		Args:     []string{"-max-misses-per-client", "16384", "-hedge=false"},
 		Corefile: ". {\n errors\n cache 30\n bind " + localIP + "\n forward . " + ip + "\n " + admin + "}",

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,26 +15,10 @@ import (
 	"github.com/nodens-dns/nodens/test/internal/lab"
 )
 
-// binDir holds the built programs. TestMain sets it once.
-var binDir string
+func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
-
-func runTests(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "nodens-conformance-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	binDir = dir
-	return m.Run()
-}
-
-var buildDaemon = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(binDir, "nodens-steppedclock")
-	return path, lab.GoBuild(path, "../../cmd/nodens", "-race", "-tags", "steppedclock")
-})
+// nodens is race-checked, with a clock that a scenario moves.
+var nodens = lab.Nodens("-race", "-tags", "steppedclock")
 
 // stage is where a scenario is played: a namespace with the daemon and its
 // upstreams, all on loopback.
@@ -47,10 +30,7 @@ type stage struct {
 
 func newStage(t *testing.T, sc scenario) *stage {
 	t.Helper()
-	binary, err := buildDaemon()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := nodens.Path(t)
 	s := &stage{netns: lab.NewNetns(t, "node"), upstreams: map[string]*upstream{}}
 	for ip, states := range sc.upstreams {
 		s.netns.AddAddrs(t, "lo", ip+"/32")

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -56,10 +57,7 @@ func TestAgainstCoreDNS(t *testing.T) {
 
 func (f fixture) compare(t *testing.T, coreDNS string) {
 	ours, theirs := f.node(t, "nodens"), f.node(t, "coredns")
-	binary, err := buildDaemon()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := nodens.Path(t)
 	conf, err := filepath.Abs(filepath.Join("testdata", f.name+".corefile"))
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +106,7 @@ func (f fixture) node(t *testing.T, name string) node {
 	world := lab.NewNetns(t, name+"-upstreams")
 	n.Join(t, "eth0", []string{"10.99.0.1/30"}, world, "eth0", []string{"10.99.0.2/30"})
 	n.AddRoute(t, "0.0.0.0/0", "10.99.0.2")
-	certificate, ca := certificate(t, "dns.example")
+	certificate, ca := lab.Certificate(t, "dns.example", time.Now().Add(time.Hour))
 	startUpstreams(t, world, certificate)
 	dir := t.TempDir()
 	n.env = []string{"MY_HOST_IP=169.254.20.10", "TEST_CA=" + lab.WriteFile(t, filepath.Join(dir, "ca.pem"), ca)}

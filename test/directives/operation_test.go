@@ -130,10 +130,7 @@ func TestDropped(t *testing.T) {
 
 // TestPprof fetches from both what the directive offers, at ports of their own.
 func TestPprof(t *testing.T) {
-	binary, err := buildDaemon()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := nodens.Path(t)
 	n := lab.NewNetns(t, "node")
 	lab.StartDaemon(t, lab.DaemonOptions{Binary: binary, Netns: n, Corefile: ". {\n  bind 127.0.0.1\n  debug\n  pprof 127.0.0.1:6053 {\n    block 1\n  }\n  whoami\n}\n"})
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine", "/debug/pprof/block"} {

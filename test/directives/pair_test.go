@@ -34,10 +34,7 @@ type pair struct {
 func startPair(t *testing.T, corefile string) *pair {
 	t.Helper()
 	coreDNS := lab.CoreDNS(t)
-	binary, err := buildDaemon()
-	if err != nil {
-		t.Fatal(err)
-	}
+	binary := nodens.Path(t)
 	p := &pair{Netns: lab.NewNetns(t, "node"), port: "53"}
 	p.AddAddrs(t, "lo", "fd00::11/128", "fd00::12/128")
 	lab.StartUpstream(t, p.Netns, upstreamAddr, answer)

@@ -30,7 +30,9 @@ func cniWorld(t *testing.T, mode lab.CNIMode) (w *world, flags []string) {
 	pinDir := filepath.Join(lab.BPFFS, strings.ReplaceAll(t.Name(), "/", "_"))
 	flags = []string{"-kubepods", n.Kubepods, "-redirect-pin-dir", pinDir}
 	w.redirectFlags = flags
-	t.Cleanup(func() { output(t, n.Node, built(t), "teardown", "-localip", localIP, "-redirect-pin-dir", pinDir) })
+	t.Cleanup(func() {
+		output(t, n.Node, nodens.Path(t), "teardown", "-localip", localIP, "-redirect-pin-dir", pinDir)
+	})
 	return w, flags
 }
 

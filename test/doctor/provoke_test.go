@@ -151,7 +151,7 @@ func TestFlagsOfTheDaemon(t *testing.T) {
 	inside := func(args ...string) doctor.Report {
 		t.Helper()
 		enter := fmt.Sprintf("--mount=/proc/%d/ns/mnt", w.daemon.PID())
-		return report(t, lab.Command{Netns: w.node, Args: append([]string{"nsenter", enter, built(t), "doctor", "-o", "json", "-wait", "1s"}, args...)})
+		return report(t, lab.Command{Netns: w.node, Args: append([]string{"nsenter", enter, nodens.Path(t), "doctor", "-o", "json", "-wait", "1s"}, args...)})
 	}
 	w.start(t)
 	r := inside("-pod", pod)
@@ -161,10 +161,10 @@ func TestFlagsOfTheDaemon(t *testing.T) {
 	}
 	// A second one with other flags: which is meant?
 	first := w.daemon.PID()
-	other := lab.Command{Netns: w.node, Args: []string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", first), built(t),
+	other := lab.Command{Netns: w.node, Args: []string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", first), nodens.Path(t),
 		"-conf", w.write(t, "Corefile.other", ".:5301 {\n    bind 127.0.0.1\n    forward . "+outsideDNS+"\n}\n"), "-metrics-listen-address", "0"}}.Start(t)
 	other.Out.Await(t, 0, ` listens on `)
-	_, stderr, status := lab.Command{Netns: w.node, Args: []string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", first), built(t), "doctor"}}.Output(t)
+	_, stderr, status := lab.Command{Netns: w.node, Args: []string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", first), nodens.Path(t), "doctor"}}.Output(t)
 	if status != 1 || !strings.Contains(stderr, "several nodens run here") {
 		t.Errorf("status %d\n%s", status, stderr)
 	}
@@ -179,7 +179,7 @@ func TestInContainer(t *testing.T) {
 	w.startAs(t, append([]string{"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"}, contain...))
 	first := strings.TrimSpace(readFile(t, fmt.Sprintf("/proc/%d/task/%[1]d/children", w.daemon.PID())))
 	inside := append([]string{"nsenter", "--target", first, "--mount", "--pid"}, contain...)
-	r := report(t, lab.Command{Netns: w.node, Args: append(inside, built(t), "doctor", "-o", "json")})
+	r := report(t, lab.Command{Netns: w.node, Args: append(inside, nodens.Path(t), "doctor", "-o", "json")})
 	w.expect(t, r)
 	if len(r.Unexamined) > 0 || !hasFact(r, "node", localAddr+" is answered by nodens ") || !hasFact(r, "node", "no process of a pod is visible") {
 		t.Errorf("not examined %q, facts %+v", r.Unexamined, r.Facts)

@@ -153,7 +153,7 @@ func (w *world) startAs(t *testing.T, wrap []string, more ...string) *lab.Daemon
 	t.Helper()
 	d := &lab.Daemon{Netns: w.node}
 	w.daemon = d
-	d.Process = w.command(slices.Concat(wrap, []string{built(t)}, daemonFlags(more...))...).Start(t)
+	d.Process = w.command(slices.Concat(wrap, []string{nodens.Path(t)}, daemonFlags(more...))...).Start(t)
 	t.Cleanup(func() {
 		d.Kill()
 		d.CheckLog(t)
@@ -197,7 +197,7 @@ func found(f doctor.Finding, pod string) string {
 // doctor alone sees.
 func (w *world) doctor(t *testing.T, wrap []string, files map[string]string, args ...string) doctor.Report {
 	t.Helper()
-	line := slices.Concat(wrap, []string{built(t), "doctor", "-o", "json", "-pod", w.podPID}, daemonFlags(), args)
+	line := slices.Concat(wrap, []string{nodens.Path(t), "doctor", "-o", "json", "-pod", w.podPID}, daemonFlags(), args)
 	c := w.command(line...)
 	c.Cgroup = w.doctorCgroup
 	c.Binds["/etc"] = w.etcWith(t, files)

@@ -31,7 +31,7 @@ func TestDiskFull(t *testing.T) {
 	})
 	conf := lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"),
 		". {\n errors\n log\n bind 127.0.0.1\n cache 300\n prometheus "+metrics+"\n forward . "+upstream+"\n}\n")
-	p := lab.Command{Netns: n, Args: []string{"sh", "-c", `exec "$0" "$@" >/dev/full 2>/dev/full`, daemon(t), "-conf", conf}}.Start(t)
+	p := lab.Command{Netns: n, Args: []string{"sh", "-c", `exec "$0" "$@" >/dev/full 2>/dev/full`, nodens.Path(t), "-conf", conf}}.Start(t)
 	awaitAnswer(t, n, p)
 	for i := range 200 {
 		resolves(t, n, fmt.Sprintf("n%d.example.org.", i))

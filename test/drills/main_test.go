@@ -4,10 +4,7 @@
 package drills
 
 import (
-	"fmt"
 	"os"
-	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -15,37 +12,11 @@ import (
 	"github.com/nodens-dns/nodens/test/internal/lab"
 )
 
-// binDir holds the built program. TestMain sets it once.
-var binDir string
+func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
-
-func runTests(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "nodens-drills-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	binDir = dir
-	return m.Run()
-}
-
-// buildDaemon builds without the race detector: what is drilled here are
-// limits, and the detector has some of its own.
-var buildDaemon = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(binDir, "nodens")
-	return path, lab.GoBuild(path, "../../cmd/nodens")
-})
-
-func daemon(t *testing.T) string {
-	t.Helper()
-	path, err := buildDaemon()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
+// nodens is built without the race detector: what is drilled here are limits,
+// and the detector has some of its own.
+var nodens = lab.Nodens()
 
 // Where things are in the one namespace of a drill.
 const (
@@ -70,7 +41,7 @@ func corefile(to, more string) string {
 
 func start(t *testing.T, n *lab.Netns, corefile string, args ...string) *lab.Daemon {
 	t.Helper()
-	return lab.StartDaemon(t, lab.DaemonOptions{Binary: daemon(t), Netns: n, Corefile: corefile, Args: args})
+	return lab.StartDaemon(t, lab.DaemonOptions{Binary: nodens.Path(t), Netns: n, Corefile: corefile, Args: args})
 }
 
 // address is the answer that every upstream of the drills gives to a name.

@@ -1,14 +1,7 @@
 package drills
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"path/filepath"
 	"testing"
@@ -26,8 +19,8 @@ func TestCertificateExpired(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	now := time.Now()
-	expired, caExpired := certificate(t, upstream, now.Add(-time.Hour))
-	good, caGood := certificate(t, second, now.Add(time.Hour))
+	expired, caExpired := lab.Certificate(t, upstream, now.Add(-time.Hour))
+	good, caGood := lab.Certificate(t, second, now.Add(time.Hour))
 	ca := lab.WriteFile(t, filepath.Join(t.TempDir(), "ca.pem"), caExpired+caGood)
 	serveTLS(t, n, upstream, expired)
 	serveTLS(t, n, second, good)
@@ -74,26 +67,4 @@ func serveTLS(t *testing.T, n *lab.Netns, ip string, c tls.Certificate) {
 	go func() { ended <- s.ActivateAndServe() }()
 	<-up
 	t.Cleanup(func() { _ = s.Shutdown(); <-ended })
-}
-
-// certificate makes a self-signed one for ip, valid until the given time, and
-// its PEM form.
-func certificate(t *testing.T, ip string, until time.Time) (tls.Certificate, string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: ip},
-		NotBefore: until.Add(-48 * time.Hour), NotAfter: until,
-		IPAddresses: []net.IP{net.ParseIP(ip)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key},
-		string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }

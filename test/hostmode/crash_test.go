@@ -169,7 +169,7 @@ func TestStatus(t *testing.T) {
 	if out, _, got := n.nodens(t, append([]string{"status", "-setupiptables=false"}, bothLocal...)...); got != 0 || !strings.Contains(out, "rules\tnot wanted") {
 		t.Errorf("rules not wanted: exit status %d\n%s", got, out)
 	}
-	n.output(t, built(t, raceChecked), "teardown")
+	n.output(t, raceChecked.Path(t), "teardown")
 	status("after teardown", 1, "link\tnone", "rules\tmissing")
 	n.asBefore(t, "after teardown")
 }

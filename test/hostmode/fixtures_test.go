@@ -99,7 +99,7 @@ func (f fixture) test(t *testing.T) {
 	d.stop(t)
 	if strings.Contains(strings.Join(f.args, " "), "-skipteardown ") {
 		n.has(t, true, "inet 169.254.25.11/32")
-		n.output(t, append([]string{built(t, raceChecked), "teardown"}, f.args...)...)
+		n.output(t, append([]string{raceChecked.Path(t), "teardown"}, f.args...)...)
 	}
 	n.asBefore(t, "after SIGTERM")
 }

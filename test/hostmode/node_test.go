@@ -203,7 +203,7 @@ func (n *node) command(args []string) lab.Command {
 // nodens runs nodens to its end.
 func (n *node) nodens(t *testing.T, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
-	return n.command(append([]string{built(t, raceChecked)}, args...)).Output(t)
+	return n.command(append([]string{raceChecked.Path(t)}, args...)).Output(t)
 }
 
 // refused runs a nodens that must not start, and returns its standard error.
@@ -236,10 +236,10 @@ func (n *node) start(t *testing.T, args ...string) *daemon {
 }
 
 // launch is start without the wait.
-func (n *node) launch(t *testing.T, build func() (string, error), args ...string) *daemon {
+func (n *node) launch(t *testing.T, build *lab.Program, args ...string) *daemon {
 	t.Helper()
 	d := &daemon{n: n, args: args}
-	d.Process = n.command(append([]string{built(t, build)}, args...)).Start(t)
+	d.Process = n.command(append([]string{build.Path(t)}, args...)).Start(t)
 	t.Cleanup(func() {
 		select {
 		case <-d.Done():

@@ -228,7 +228,7 @@ func TestStopWhileStarting(t *testing.T) {
 	n.write(t, corefilePath, forwards(outsideDNS, localIP+" "+localIP6))
 	ready := 0
 	for i := range 25 {
-		d := lab.Command{Netns: n.Netns, Args: []string{built(t, plain), "-localip", localIP + "," + localIP6, "-conf", n.path(corefilePath)}}.Start(t)
+		d := lab.Command{Netns: n.Netns, Args: []string{plain.Path(t), "-localip", localIP + "," + localIP6, "-conf", n.path(corefilePath)}}.Start(t)
 		pause(t, time.Duration(i)*time.Millisecond)
 		d.Signal(t, syscall.SIGTERM)
 		d.Wait(t)

@@ -47,7 +47,7 @@ func (s *surge) load(t *testing.T, serviceTCP int) *load {
 	l.dig(ctx, s.n.Netns, "udp", serviceAddr, "udp-node-service", 40)
 	l.dig(ctx, s.pod, "tcp", localAddr, "tcp-pod-local", 60-serviceTCP)
 	l.dig(ctx, s.n.Netns, "tcp", localAddr, "tcp-node-local", 20)
-	glibc, musl := built(t, glibcClient), built(t, muslClient)
+	glibc, musl := glibcClient.Path(t), muslClient.Path(t)
 	l.getaddrinfo(t, s.pod, glibc, localIP, 75)
 	l.getaddrinfo(t, s.pod, musl, localIP, 75)
 	l.getaddrinfo(t, s.n.Netns, glibc, serviceIP, 25)
@@ -60,7 +60,7 @@ var generation = regexp.MustCompile(`rules\tpresent \(generation (\S+)\)`)
 // generation is whose the rules are; everything must be as wanted.
 func (s *surge) generation(t *testing.T) string {
 	t.Helper()
-	out, errs, status := s.n.command(append([]string{built(t, plain), "status"}, s.args...)).Output(t)
+	out, errs, status := s.n.command(append([]string{plain.Path(t), "status"}, s.args...)).Output(t)
 	m := generation.FindStringSubmatch(out)
 	if status != 0 || m == nil {
 		t.Fatalf("nodens status: %d\n%s%s", status, out, errs)
@@ -240,7 +240,7 @@ func (s *surge) converged(t *testing.T) {
 	defer tick.Stop()
 	late := time.After(lab.Patience)
 	for {
-		out, errs, status := s.n.command(append([]string{built(t, plain), "status"}, s.args...)).Output(t)
+		out, errs, status := s.n.command(append([]string{plain.Path(t), "status"}, s.args...)).Output(t)
 		if status == 0 {
 			return
 		}

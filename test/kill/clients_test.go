@@ -37,8 +37,8 @@ func (n *node) startClients(t *testing.T) []*client {
 	for _, c := range []struct {
 		name, program, env, options string
 	}{
-		{"musl", built(t, muslClient), "", ""},
-		{"glibc", built(t, glibcClient), "", ""},
+		{"musl", muslClient.Path(t), "", ""},
+		{"glibc", glibcClient.Path(t), "", ""},
 		{"go", self, envClient + "=go", ""},
 		{"tcp", self, envClient + "=go", "options use-vc\n"},
 	} {

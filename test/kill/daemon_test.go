@@ -29,7 +29,7 @@ const redirected = "sockets are redirected"
 func (n *node) start(t *testing.T, m *memory) *daemon {
 	t.Helper()
 	d := &daemon{lab.Command{Netns: n.Netns, Args: []string{
-		"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, m.dir, built(t, nodens),
+		"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, m.dir, nodens.Path(t),
 		"-conf", n.conf, "-localip", vip, "-metrics-listen-address", "0", "-redirect", "on", "-node-ip", nodeIP,
 		"-redirect-target", target, "-redirect-fallback", coreDNS, "-kubepods", n.kubepods, "-redirect-pin-dir", n.pinDir,
 	}}.Start(t)}

@@ -1,7 +1,6 @@
 package kill
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -26,10 +25,10 @@ type memory struct {
 func newMemory(t *testing.T) *memory {
 	t.Helper()
 	name := fmt.Sprintf("nodens-kill-memory-%d", os.Getpid())
-	if mount, ok := findMount(t, "cgroup", "memory"); ok {
+	if mount, ok := lab.FindMount(t, "cgroup", "memory"); ok {
 		return &memory{lab.MakeCgroup(t, filepath.Join(mount, name)), "memory.limit_in_bytes", "memory.usage_in_bytes", "-1"}
 	}
-	mount, ok := findMount(t, "cgroup2", "")
+	mount, ok := lab.FindMount(t, "cgroup2", "")
 	if !ok {
 		lab.Skip(t, "no cgroup hierarchy is mounted")
 	}
@@ -80,26 +79,4 @@ func (m *memory) exhaust(t *testing.T, until <-chan struct{}) {
 			t.Fatalf("nobody is killed with %d bytes in use", m.read(t, m.usage))
 		}
 	}
-}
-
-// findMount finds a mount of a type with a super block option, see
-// proc_pid_mountinfo(5).
-func findMount(t *testing.T, fsType, option string) (string, bool) {
-	t.Helper()
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		before, after, ok := strings.Cut(sc.Text(), " - ")
-		left, right := strings.Fields(before), strings.Fields(after)
-		if !ok || len(left) < 5 || len(right) < 3 || right[0] != fsType {
-			continue
-		}
-		if option == "" || strings.Contains(","+right[2]+",", ","+option+",") {
-			return left[4], true
-		}
-	}
-	return "", false
 }

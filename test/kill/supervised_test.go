@@ -23,7 +23,7 @@ func TestSupervised(t *testing.T) {
 		return "example.org {\n bind " + vip + "\n hosts {\n " + answer + " www.example.org\n }\n}\n"
 	}
 	running := lab.StartDaemon(t, lab.DaemonOptions{
-		Binary: built(t, nodens), Netns: n, Corefile: conf("192.0.2.1"),
+		Binary: nodens.Path(t), Netns: n, Corefile: conf("192.0.2.1"),
 		Args: []string{"-supervise", "-localip", vip, "-metrics-listen-address", "0", "-kubednscm", "", "-pidfile", pidFile},
 	})
 	d := &daemon{running.Process}

@@ -4,13 +4,11 @@ package migrate
 
 import (
 	"flag"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -19,33 +17,13 @@ import (
 	"github.com/nodens-dns/nodens/test/internal/lab"
 )
 
-// binDir holds the built program. TestMain sets it once.
-var binDir string
-
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(runTests(m))
-}
-
-func runTests(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "nodens-migrate-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	binDir = dir
-	return m.Run()
+	os.Exit(lab.Main(m))
 }
 
 // nodens is race-checked where that works.
-var nodens = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(binDir, "nodens")
-	if lab.GoBuild(path, "../../cmd/nodens", "-race") == nil {
-		return path, nil
-	}
-	return path, lab.GoBuild(path, "../../cmd/nodens") // no C compiler
-})
+var nodens = lab.RaceNodens()
 
 // manifest is what counts here of a DaemonSet or a ConfigMap.
 type manifest struct {
@@ -91,10 +69,7 @@ const (
 func TestFirstRollOut(t *testing.T) {
 	t.Parallel()
 	lab.NeedTools(t, "unshare")
-	bin, err := nodens()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := nodens.Path(t)
 	before, err := os.ReadFile(input)
 	if err != nil {
 		t.Fatal(err)

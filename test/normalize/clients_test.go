@@ -42,8 +42,8 @@ func newClients(t *testing.T) []client {
 		t.Fatal(err)
 	}
 	list := []client{
-		{name: "musl", args: []string{built(t, buildMusl)}, types: bothTypes},
-		{name: "glibc", args: []string{built(t, buildGlibc)}, types: bothTypes},
+		{name: "musl", args: []string{buildMusl.Path(t)}, types: bothTypes},
+		{name: "glibc", args: []string{buildGlibc.Path(t)}, types: bothTypes},
 		{name: "go", args: []string{self}, isGo: true, types: bothTypes},
 	}
 	node, err := exec.LookPath("node")

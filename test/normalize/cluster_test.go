@@ -53,10 +53,10 @@ func (c *cluster) addServer(t testing.TB, name string) place {
 
 // start runs a nodens in node-local mode: it puts its addresses on the node itself.
 // resolvConf is the node's.
-func (c *cluster) start(t testing.TB, build func() (string, error), resolvConf, corefile string, args ...string) *lab.Daemon {
+func (c *cluster) start(t testing.TB, build *lab.Program, resolvConf, corefile string, args ...string) *lab.Daemon {
 	t.Helper()
 	return lab.StartDaemon(t, lab.DaemonOptions{
-		Binary: built(t, build), Netns: c.node, Corefile: corefile, Args: append([]string{"-localip", localIP + "," + otherIP}, args...),
+		Binary: build.Path(t), Netns: c.node, Corefile: corefile, Args: append([]string{"-localip", localIP + "," + otherIP}, args...),
 		Binds: map[string]string{
 			"/etc/resolv.conf": lab.WriteFile(t, filepath.Join(t.TempDir(), "resolv.conf"), resolvConf),
 		},

@@ -41,7 +41,7 @@ func (s script) answer(q *dns.Msg, proto string) *dns.Msg {
 // nodeWith is a cluster with a scripted upstream and a node-local nodens whose
 // root zone has the given directives besides the usual ones. On otherIP it
 // serves the same without normalising, from a cache of its own.
-func nodeWith(t testing.TB, build func() (string, error), answer func(q *dns.Msg, proto string) *dns.Msg, directives string) (*cluster, *upstream) {
+func nodeWith(t testing.TB, build *lab.Program, answer func(q *dns.Msg, proto string) *dns.Msg, directives string) (*cluster, *upstream) {
 	t.Helper()
 	c := newCluster(t)
 	up := c.addServer(t, "upstream")

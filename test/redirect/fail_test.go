@@ -98,10 +98,7 @@ func TestHung(t *testing.T) {
 // TestCapabilities: what docs/cilium.md names is enough, and less is told.
 func TestCapabilities(t *testing.T) {
 	lab.NeedTools(t, "setpriv")
-	path, err := release()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := release.Path(t)
 	const serving = "+net_admin,+net_bind_service"
 	for _, tc := range []struct {
 		name, caps, mode string

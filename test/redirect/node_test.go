@@ -47,10 +47,7 @@ func newNode(t *testing.T, mode lab.CNIMode) *node {
 
 func binary(t *testing.T) string {
 	t.Helper()
-	path, err := nodens()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := nodens.Path(t)
 	return path
 }
 

@@ -2,23 +2,103 @@ package lab
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
 )
 
-// GoBuild builds the command of package pkg to path.
-func GoBuild(path, pkg string, flags ...string) error {
-	args := append([]string{"build", "-o", path}, flags...)
-	return run("go", append(args, pkg)...)
+// daemonPackage is what Nodens builds; its path holds anywhere in the module.
+const daemonPackage = "github.com/nodens-dns/nodens/cmd/nodens"
+
+// programs is the folder of what Programs build. Main sets it once.
+var programs string
+
+// Main runs the tests of m with a folder for the Programs that they build,
+// removes it, and returns the exit status.
+func Main(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "nodens-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	programs = dir
+	return m.Run()
 }
 
-// Compile compiles a C program of one file to path.
-func Compile(path, source, compiler string, flags ...string) error {
-	return run(compiler, append(flags, "-Wall", "-O1", "-o", path, source)...)
+// Program is built when a test first asks for its Path, once for all tests of a
+// package whose TestMain calls Main.
+type Program struct {
+	built func() (string, error)
 }
 
-func run(name string, args ...string) error {
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %v: %w\n%s", name, args, err, out)
+// newProgram makes a Program of the given name; build puts it at path.
+func newProgram(name string, build func(path string) error) *Program {
+	return &Program{sync.OnceValues(func() (string, error) {
+		dir, err := os.MkdirTemp(programs, "")
+		if err != nil {
+			return "", err
+		}
+		path := filepath.Join(dir, name)
+		return path, build(path)
+	})}
+}
+
+// Path is where the program is, built now if it is not yet.
+func (p *Program) Path(t testing.TB) string {
+	t.Helper()
+	path, err := p.built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Nodens is the daemon, built with flags of go build.
+func Nodens(flags ...string) *Program {
+	return newProgram("nodens", func(path string) error { return goBuild(path, nil, flags...) })
+}
+
+// ReleaseNodens is the daemon built as releases are, without cgo: only then can
+// it give up privileges.
+func ReleaseNodens() *Program {
+	return newProgram("nodens", func(path string) error { return goBuild(path, []string{"CGO_ENABLED=0"}) })
+}
+
+// RaceNodens is the daemon, race-checked where that works: where there is no C
+// compiler, or the race runtime does not run, it is a plain one.
+func RaceNodens() *Program {
+	return newProgram("nodens", func(path string) error {
+		err := goBuild(path, nil, "-race")
+		if err == nil {
+			err = run(exec.Command(path, "version"))
+		}
+		if err != nil {
+			return goBuild(path, nil)
+		}
+		return nil
+	})
+}
+
+// CProgram is made of a source of one file in C.
+func CProgram(source, compiler string, flags ...string) *Program {
+	return newProgram(strings.TrimSuffix(filepath.Base(source), ".c"), func(path string) error {
+		return run(exec.Command(compiler, append(flags, "-Wall", "-O1", "-o", path, source)...))
+	})
+}
+
+func goBuild(path string, env []string, flags ...string) error {
+	cmd := exec.Command("go", append(append([]string{"build", "-o", path}, flags...), daemonPackage)...)
+	cmd.Env = append(os.Environ(), env...)
+	return run(cmd)
+}
+
+func run(cmd *exec.Cmd) error {
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", cmd.Args, err, out)
 	}
 	return nil
 }

@@ -13,18 +13,33 @@ import (
 // cgroupMount is where this machine has its cgroup v2 hierarchy.
 func cgroupMount(t testing.TB) string {
 	t.Helper()
+	if dir, ok := FindMount(t, "cgroup2", ""); ok {
+		return dir
+	}
+	Skip(t, "no cgroup v2 hierarchy is mounted")
+	return ""
+}
+
+// FindMount finds a mount of a type with a super block option, see
+// proc_pid_mountinfo(5).
+func FindMount(t testing.TB, fsType, option string) (string, bool) {
+	t.Helper()
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
 	for sc := bufio.NewScanner(f); sc.Scan(); {
-		if before, after, ok := strings.Cut(sc.Text(), " - "); ok && strings.HasPrefix(after, "cgroup2 ") {
-			return strings.Fields(before)[4]
+		before, after, ok := strings.Cut(sc.Text(), " - ")
+		left, right := strings.Fields(before), strings.Fields(after)
+		if !ok || len(left) < 5 || len(right) < 3 || right[0] != fsType {
+			continue
+		}
+		if option == "" || strings.Contains(","+right[2]+",", ","+option+",") {
+			return left[4], true
 		}
 	}
-	Skip(t, "no cgroup v2 hierarchy is mounted")
-	return ""
+	return "", false
 }
 
 var cgroupSeq atomic.Int64
