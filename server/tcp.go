@@ -46,7 +46,7 @@ type tcpConn struct {
 }
 
 func (s *Server) listenTCP(ctx context.Context, lis *listener) (*tcpListener, error) {
-	lc := net.ListenConfig{Control: controlSocket(func(fd int) error {
+	lc := net.ListenConfig{Control: SharePort(func(fd int) error {
 		if lis.gate == nil {
 			return nil
 		}

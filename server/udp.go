@@ -42,7 +42,7 @@ type udpSocket struct {
 // listenUDP opens one SO_REUSEPORT socket on addr.
 func (s *Server) listenUDP(ctx context.Context, lis *listener, worker int) (*udpSocket, error) {
 	pktinfo := lis.addr.Addr().IsUnspecified() || lis.gate != nil
-	lc := net.ListenConfig{Control: controlSocket(func(fd int) error {
+	lc := net.ListenConfig{Control: SharePort(func(fd int) error {
 		if pktinfo {
 			if err := wantPktinfo(fd, lis.addr.Addr()); err != nil {
 				return err
@@ -69,9 +69,10 @@ func (s *Server) listenUDP(ctx context.Context, lis *listener, worker int) (*udp
 	return u, nil
 }
 
-// controlSocket makes a ListenConfig.Control that sets SO_REUSEPORT, so that
-// an old and a new process can hold the port together, and then calls more.
-func controlSocket(more func(fd int) error) func(string, string, syscall.RawConn) error {
+// SharePort makes a ListenConfig.Control that sets SO_REUSEPORT, so that an old
+// and a new process can hold the port together, and then calls more, if that is
+// not nil.
+func SharePort(more func(fd int) error) func(string, string, syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if cerr := c.Control(func(fd uintptr) {

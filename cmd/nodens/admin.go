@@ -10,10 +10,9 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/nodens-dns/nodens/server"
 )
 
 // endpoint is one HTTP path on one address.
@@ -91,13 +90,7 @@ func muxesOf(endpoints []endpoint) map[string]*http.ServeMux {
 // openAdmin listens with SO_REUSEPORT: in a surge upgrade the old and the new
 // process hold the port together.
 func openAdmin(ctx context.Context, addr string) (*adminServer, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var err error
-		cerr := c.Control(func(fd uintptr) {
-			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
-		})
-		return errors.Join(cerr, err)
-	}}
+	lc := net.ListenConfig{Control: server.SharePort(nil)}
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, explainListen(fmt.Errorf("listen on %s: %w", addr, err), addr)
