@@ -29,6 +29,10 @@
 // mark back and removes nothing but the addresses that it added itself; the
 // other's Watch sees the mark and goes on.
 //
+// Processes change the link and the addresses one at a time: each holds the
+// abstract unix socket nodens-addresses-turn meanwhile. So none removes what
+// another has adopted since it looked.
+//
 // A newer process that is killed hands nothing back; the older one finds its
 // socket gone at one full check and still gone at the next, and takes the marks
 // back itself.

@@ -27,6 +27,7 @@ func (h *Host) EnsureAddresses(ctx context.Context) error {
 	if err := h.mayEnsure(ctx); err != nil {
 		return err
 	}
+	defer h.takeTurn()()
 	h.wantAddrs = true
 	h.announce(objectAddresses)
 	_, err := h.convergeAddresses()

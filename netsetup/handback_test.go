@@ -236,3 +236,26 @@ func (r repairs) await(t *testing.T, message string) {
 		}
 	}
 }
+
+// The older process ends while the newer one sets up: whichever is first, what
+// the newer one has set up stays.
+func TestEndMeetsSetUp(t *testing.T) {
+	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
+		older := newHost(t, ns.config(m, "g0"))
+		must(t, older.EnsureAddresses)
+		for i := range 50 {
+			newer := newHost(t, ns.config(m, fmt.Sprintf("g%d", i+1)))
+			ended := make(chan error, 1)
+			go func() { ended <- older.RemoveAddresses(context.Background()) }()
+			must(t, newer.EnsureAddresses)
+			check(t, <-ended)
+			s, err := newer.Status(t.Context())
+			check(t, err)
+			if slices.ContainsFunc(s.Addresses, func(a AddressStatus) bool { return a.Problem != "" }) {
+				t.Fatalf("in round %d: %v", i, s)
+			}
+			check(t, older.Close())
+			older = newer
+		}
+	})
+}

@@ -22,6 +22,7 @@ func (h *Host) RemoveAddresses(ctx context.Context) error {
 	if h.cfg.Generation == "" {
 		return nil
 	}
+	defer h.takeTurn()()
 	h.wantAddrs = false
 	h.metrics.fallbackLo.Set(0)
 	h.withdraw(objectAddresses)

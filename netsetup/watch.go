@@ -211,6 +211,9 @@ func (h *Host) repairOne(object string, wanted *bool, adoptedBy func() (string, 
 	if !*wanted {
 		return false
 	}
+	if object == objectAddresses {
+		defer h.takeTurn()()
+	}
 	other, err := adoptedBy()
 	if other != "" && err == nil {
 		h.sayAdopted(object, other)
