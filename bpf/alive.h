@@ -6,8 +6,9 @@
 
 enum liveness {
 	ALIVE,
-	GONE, /* the process ended, or withdrew */
-	HUNG, /* it is there and does not answer itself */
+	GONE,      /* the process ended, or withdrew */
+	LONG_GONE, /* and nobody has come since */
+	HUNG,      /* it is there and does not answer itself */
 };
 
 /* Set before loading: ktime_get_coarse_ns came with Linux 5.11. */
@@ -24,15 +25,22 @@ static __always_inline enum liveness liveness(const struct settings *set, __u64 
 {
 	__u32 zero = 0;
 	__u64 *beat;
+	__s64 silent;
+	int there = 0;
 	void *sk = bpf_map_lookup_elem(&canary, &zero);
 
-	if (!sk)
-		return GONE;
-	bpf_sk_release(sk);
+	if (sk) {
+		there = 1;
+		bpf_sk_release(sk);
+	}
+	/* After the canary, which is put in after a beat. */
 	beat = bpf_map_lookup_elem(&heartbeat, &zero);
-	if (!beat || (__s64)(ns - *(volatile __u64 *)beat) > (__s64)set->heartbeat_timeout)
-		return HUNG;
-	return ALIVE;
+	if (!beat)
+		return GONE; /* an array always has its element */
+	silent = ns - *(volatile __u64 *)beat;
+	if (there)
+		return silent > (__s64)set->heartbeat_timeout ? HUNG : ALIVE;
+	return silent > LONG_GONE_SECONDS * 1000000000LL ? LONG_GONE : GONE;
 }
 
 #endif

@@ -23,6 +23,9 @@ const DefaultPinDir = "/sys/fs/bpf/nodens"
 // MaxFallbacks is how many fallbacks of a service are used.
 const MaxFallbacks = int(redirectLimitsMAX_FALLBACKS)
 
+// LongGone is the time for Service.Proxied.
+const LongGone = time.Duration(redirectLimitsLONG_GONE_SECONDS) * time.Second
+
 // RedirectConfig says what is redirected and where the state lives.
 type RedirectConfig struct {
 	// Cgroup is the directory, in a cgroup v2 hierarchy, of the cgroup that
@@ -54,6 +57,10 @@ type Service struct {
 	Fallbacks []netip.AddrPort
 	// PassThrough leaves the destination alone while the daemon is not alive.
 	PassThrough bool
+	// Proxied: others deliver the VIP as well, as the service proxy a ClusterIP. Then
+	// the destination is left alone once a daemon that is gone has not beaten for
+	// LongGone, since nobody follows the fallbacks any more.
+	Proxied bool
 }
 
 // withDefaults returns a copy with defaults filled in and addresses unmapped, or

@@ -3,6 +3,7 @@ package bpf
 import (
 	"net/netip"
 	"testing"
+	"time"
 )
 
 // A socket that asked several targets sees the VIP in the answers of all: it
@@ -86,6 +87,39 @@ func TestPassThrough(t *testing.T) {
 		p.ask(t, s, "target")
 		check(t, r.Withdraw())
 		p.ask(t, s, "cluster")
+	}
+}
+
+// What others deliver too goes to the fallbacks for as long as these can be fresh:
+// while the daemon hangs, and for LongGone after it has gone.
+func TestProxied(t *testing.T) {
+	p := newPod(t)
+	cfg := p.config(t)
+	cfg.Services[2] = Service{VIP: ap(cluster4), Target: ap(target4), Proxied: true, Fallbacks: []netip.AddrPort{ap(core4)}}
+	r := open(t, cfg)
+	check(t, r.Attach())
+	s := shape{network: "udp4", vip: cluster4}
+	check(t, r.Alive())
+	p.ask(t, s, "target")
+	r.beatAgo(t, patience+2*LongGone)
+	p.ask(t, s, "core")
+	check(t, r.Withdraw())
+	for _, tc := range []struct {
+		ago  time.Duration
+		want string
+	}{
+		{0, "core"},
+		{LongGone / 10, "core"},
+		{LongGone + time.Second, "cluster"},
+		{-time.Second, "core"}, // the programs' clock is the later one
+	} {
+		r.beatAgo(t, tc.ago)
+		t.Run(tc.ago.String(), func(t *testing.T) { p.ask(t, s, tc.want) })
+	}
+	r.beatAgo(t, 2*LongGone)
+	p.ask(t, shapes()[0], "core") // nobody else delivers this one
+	if n := readHook(t, r, redirectHookHOOK_SENDMSG4, redirectExitReasonEXIT_PASSED_GONE); n != 1 {
+		t.Errorf("left alone %d times as gone, want 1", n)
 	}
 }
 

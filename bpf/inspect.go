@@ -150,6 +150,7 @@ func listServices(m *ebpf.Map) ([]Service, error) {
 		s := Service{
 			VIP: fromEndpoint(key), Target: fromEndpoint(value.Target),
 			PassThrough: value.Flags&uint32(redirectServiceFlagsSERVICE_PASS_THROUGH) != 0,
+			Proxied:     value.Flags&uint32(redirectServiceFlagsSERVICE_PROXIED) != 0,
 		}
 		for _, e := range value.Fallback[:min(int(value.Fallbacks), MaxFallbacks)] {
 			s.Fallbacks = append(s.Fallbacks, fromEndpoint(e))

@@ -18,6 +18,9 @@ enum limits {
 	MAX_OPTED_OUT = 4096,
 	/* How deep a container's cgroup may lie, counted from the root. */
 	MAX_LEVELS = 12,
+	/* How long after the last beat of a daemon that is gone nobody can be relied
+	 * on to have followed the fallbacks. */
+	LONG_GONE_SECONDS = 60,
 };
 
 /* The programs, as they index the counters. */
@@ -64,6 +67,7 @@ struct endpoint {
 
 enum service_flags {
 	SERVICE_PASS_THROUGH = 1 << 0, /* not alive: leave alone */
+	SERVICE_PROXIED = 1 << 1,      /* long gone: leave alone, others deliver it */
 };
 
 struct service {

@@ -66,13 +66,14 @@ const (
 type redirectLimits uint32
 
 const (
-	redirectLimitsMAX_SERVICES  redirectLimits = 64
-	redirectLimitsMAX_PORTS     redirectLimits = 4
-	redirectLimitsMAX_FALLBACKS redirectLimits = 8
-	redirectLimitsMAX_FLOWS     redirectLimits = 3
-	redirectLimitsMAX_EXEMPT    redirectLimits = 64
-	redirectLimitsMAX_OPTED_OUT redirectLimits = 4096
-	redirectLimitsMAX_LEVELS    redirectLimits = 12
+	redirectLimitsMAX_SERVICES      redirectLimits = 64
+	redirectLimitsMAX_PORTS         redirectLimits = 4
+	redirectLimitsMAX_FALLBACKS     redirectLimits = 8
+	redirectLimitsMAX_FLOWS         redirectLimits = 3
+	redirectLimitsMAX_EXEMPT        redirectLimits = 64
+	redirectLimitsMAX_OPTED_OUT     redirectLimits = 4096
+	redirectLimitsMAX_LEVELS        redirectLimits = 12
+	redirectLimitsLONG_GONE_SECONDS redirectLimits = 60
 )
 
 type redirectService struct {
@@ -87,6 +88,7 @@ type redirectServiceFlags uint32
 
 const (
 	redirectServiceFlagsSERVICE_PASS_THROUGH redirectServiceFlags = 1
+	redirectServiceFlagsSERVICE_PROXIED      redirectServiceFlags = 2
 )
 
 type redirectSettings struct {

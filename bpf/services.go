@@ -49,7 +49,10 @@ func (s *Service) value() redirectService {
 		v.Fallback[i] = toEndpoint(ap)
 	}
 	if s.PassThrough {
-		v.Flags = uint32(redirectServiceFlagsSERVICE_PASS_THROUGH)
+		v.Flags |= uint32(redirectServiceFlagsSERVICE_PASS_THROUGH)
+	}
+	if s.Proxied {
+		v.Flags |= uint32(redirectServiceFlagsSERVICE_PROXIED)
 	}
 	return v
 }

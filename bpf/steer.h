@@ -90,11 +90,13 @@ static __always_inline enum exit_reason fall_back(struct bpf_sock_addr *ctx, str
 	struct endpoint *to;
 
 	if (svc->flags & SERVICE_PASS_THROUGH)
-		return state == GONE ? EXIT_PASSED_GONE : EXIT_PASSED_HUNG;
+		return state == HUNG ? EXIT_PASSED_HUNG : EXIT_PASSED_GONE;
+	if (svc->flags & SERVICE_PROXIED && state == LONG_GONE)
+		return EXIT_PASSED_GONE;
 	to = fallback(ctx, svc, ns);
 	if (!to)
 		return EXIT_NO_FALLBACK;
-	return put(ctx, dst, to, state == GONE ? EXIT_FALLBACK_GONE : EXIT_FALLBACK_HUNG);
+	return put(ctx, dst, to, state == HUNG ? EXIT_FALLBACK_HUNG : EXIT_FALLBACK_GONE);
 }
 
 /* Decides where a connect or send to dst goes; dst is in the caller's stack. */

@@ -65,7 +65,10 @@ func (d *daemon) planRedirect(cfg source) redirectPlan {
 			p.err = fmt.Errorf("target of service %v: %w", vip, err)
 			return p
 		}
-		p.services = append(p.services, bpf.Service{VIP: vip, Target: target, Fallbacks: fallbacksFor(vip, vips, fallbacks)})
+		p.services = append(p.services, bpf.Service{
+			VIP: vip, Target: target, Fallbacks: fallbacksFor(vip, vips, fallbacks),
+			Proxied: vip.Addr() == p.cluster && !p.given,
+		})
 	}
 	return p
 }

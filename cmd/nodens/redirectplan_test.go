@@ -118,6 +118,22 @@ func TestOverruledFlags(t *testing.T) {
 	}
 }
 
+// The cluster's ClusterIP is delivered without us, and no other address. Who gives
+// fallbacks wants these.
+func TestPlanProxied(t *testing.T) {
+	const flags = "-node-ip 192.0.2.7 -redirect on -redirect-service 169.254.20.10,10.96.0.10"
+	env := map[string]string{"KUBE_DNS_SERVICE_HOST": "10.96.0.10"}
+	for _, tc := range []struct {
+		flags string
+		want  bool
+	}{{flags, true}, {flags + " -redirect-fallback 10.0.2.7", false}, {flags + " -endpoints-of kube-system/coredns", false}} {
+		p, _ := plan(t, ". {\n whoami\n}\n", tc.flags, env)
+		if len(p.services) != 2 || p.services[0].Proxied || p.services[1].Proxied != tc.want {
+			t.Errorf("%s: %+v, want %t of the second", tc.flags, p.services, tc.want)
+		}
+	}
+}
+
 // What is learnt before there is a redirection is not lost.
 func TestLearnEarly(t *testing.T) {
 	r := newRedirector(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), 1, "")

@@ -10,7 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/test/internal/lab"
 )
 
@@ -78,7 +83,8 @@ func TestLearntFallback(t *testing.T) {
 }
 
 // A service at the cluster's own ClusterIP falls back to the endpoints when nodens
-// dies, and is left alone after its orderly end, when nobody follows them any more.
+// dies, and is left alone when nobody follows them any more: after its orderly end,
+// and when it has been dead for long.
 func TestClusterIPIsLeftAlone(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
 	flags, env := n.apiServer(t)
@@ -93,10 +99,29 @@ func TestClusterIPIsLeftAlone(t *testing.T) {
 	}
 	start().Kill()
 	n.expect(t, "killed", lab.ClusterDNS, lab.Endpoint)
+	n.ageHeartbeat(t, 2*bpf.LongGone)
+	n.expect(t, "long dead", lab.ClusterDNS, lab.ClusterDNS)
 	d := start()
 	d.Signal(t, syscall.SIGTERM)
 	if status := d.Wait(t); status != 0 {
 		t.Errorf("status %d after SIGTERM", status)
 	}
 	n.expect(t, "ended", lab.ClusterDNS, lab.ClusterDNS)
+}
+
+// ageHeartbeat makes the last beat of a daemon that is dead older than it is.
+func (n *node) ageHeartbeat(t *testing.T, age time.Duration) {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(n.pinDir, "v1", "heartbeat"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Put(uint32(0), uint64(now.Nano()-age.Nanoseconds())); err != nil {
+		t.Fatal(err)
+	}
 }
