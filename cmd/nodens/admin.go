@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,8 @@ type endpoint struct {
 	addr    string // host:port
 	path    string
 	handler http.Handler
+	// optional: where the address cannot be had the daemon goes without.
+	optional bool
 }
 
 // adminServers serve /health, /ready and /metrics. An address that a new
@@ -59,6 +62,11 @@ func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commi
 			continue
 		}
 		s, err := openAdmin(ctx, addr)
+		if err != nil && dispensable(endpoints, addr) {
+			a.log.Error("go without this address", "error", err)
+			delete(muxes, addr)
+			continue
+		}
 		if err != nil {
 			abort()
 			return nil, nil, err
@@ -66,6 +74,11 @@ func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commi
 		opened[addr] = s
 	}
 	return func() { a.commit(muxes, opened) }, abort, nil
+}
+
+// dispensable reports whether all that is at addr is optional.
+func dispensable(endpoints []endpoint, addr string) bool {
+	return !slices.ContainsFunc(endpoints, func(e endpoint) bool { return e.addr == addr && !e.optional })
 }
 
 // muxesOf sorts the endpoints by address. Several blocks may ask for the same

@@ -278,15 +278,15 @@ func (d *daemon) errorLog(b *config.Block) *server.ErrorLog {
 // buildAdmin adds what the block asks of the process as a whole.
 func (d *daemon) buildAdmin(a *app, b *config.Block) {
 	if b.Health != nil {
-		a.endpoints = append(a.endpoints, endpoint{b.Health.Addr, "/health", http.HandlerFunc(d.state.serveHealth)})
+		a.endpoints = append(a.endpoints, endpoint{addr: b.Health.Addr, path: "/health", handler: http.HandlerFunc(d.state.serveHealth)})
 		a.lameduck = max(a.lameduck, b.Health.Lameduck)
 	}
 	if b.Ready != nil {
-		a.endpoints = append(a.endpoints, endpoint{b.Ready.Addr, "/ready", http.HandlerFunc(d.state.serveReady)})
+		a.endpoints = append(a.endpoints, endpoint{addr: b.Ready.Addr, path: "/ready", handler: http.HandlerFunc(d.state.serveReady)})
 	}
 	if b.Prometheus != nil {
 		h := promhttp.HandlerFor(d.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
-		a.endpoints = append(a.endpoints, endpoint{b.Prometheus.Addr, "/metrics", h})
+		a.endpoints = append(a.endpoints, endpoint{addr: b.Prometheus.Addr, path: "/metrics", handler: h})
 	}
 	a.debug = a.debug || b.Debug
 	if b.Pprof != nil {
@@ -298,11 +298,13 @@ func (d *daemon) buildAdmin(a *app, b *config.Block) {
 	}
 }
 
-// setupErrorsEndpoint is -metrics-listen-address.
+// setupErrorsEndpoint is -metrics-listen-address. Somebody else's port is no
+// reason not to serve DNS, as in node-cache.
 func (d *daemon) setupErrorsEndpoint() endpoint {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(d.metrics.setupErrors)
-	return endpoint{d.flags.setupMetrics, "/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{})}
+	h := promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+	return endpoint{addr: d.flags.setupMetrics, path: "/metrics", handler: h, optional: true}
 }
 
 // bindAddrs resolves the bind directive: addresses as they stand, interface

@@ -14,11 +14,11 @@ import (
 func pprofEndpoints(addr string) []endpoint {
 	const root = "/debug/pprof/"
 	return []endpoint{
-		{addr, root, http.HandlerFunc(pprof.Index)},
-		{addr, root + "cmdline", http.HandlerFunc(pprof.Cmdline)},
-		{addr, root + "profile", http.HandlerFunc(pprof.Profile)},
-		{addr, root + "symbol", http.HandlerFunc(pprof.Symbol)},
-		{addr, root + "trace", http.HandlerFunc(pprof.Trace)},
+		{addr: addr, path: root, handler: http.HandlerFunc(pprof.Index)},
+		{addr: addr, path: root + "cmdline", handler: http.HandlerFunc(pprof.Cmdline)},
+		{addr: addr, path: root + "profile", handler: http.HandlerFunc(pprof.Profile)},
+		{addr: addr, path: root + "symbol", handler: http.HandlerFunc(pprof.Symbol)},
+		{addr: addr, path: root + "trace", handler: http.HandlerFunc(pprof.Trace)},
 	}
 }
 

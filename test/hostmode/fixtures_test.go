@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -97,11 +98,38 @@ func (f fixture) test(t *testing.T) {
 		t.Errorf("nodens status: %d\n%s%s", status, out, errs)
 	}
 	d.stop(t)
-	if strings.Contains(strings.Join(f.args, " "), "-skipteardown ") {
-		n.has(t, true, "inet 169.254.25.11/32")
+	if slices.Contains(f.args, "-skipteardown") {
+		n.has(t, true, "inet 169.254.25.10/32")
 		n.output(t, append([]string{raceChecked.Path(t), "teardown"}, f.args...)...)
 	}
 	n.asBefore(t, "after SIGTERM")
+}
+
+// TestBothCachesOfKubespray: the two share the address for good, not just while
+// one replaces the other, and either is enough.
+func TestBothCachesOfKubespray(t *testing.T) {
+	t.Parallel()
+	first, second := readFixture(t, "testdata/fixtures/kubespray.txtar"), readFixture(t, "testdata/fixtures/kubespray-secondary.txtar")
+	first.etc = append(first.etc, second.etc...)
+	n := first.newNode(t)
+	first.args = append(first.args, "-skipteardown")
+	one, other := n.start(t, first.args...), n.start(t, second.args...)
+	for range 2 {
+		n.answers(t, first.serves[0], inside, clusterDNS)
+		n.Get(t, first.health, "/health")
+		n.Get(t, second.health, "/health")
+		one.Kill()
+		n.answers(t, first.serves[0], outside, outsideDNS)
+		if out, errs, status := n.nodens(t, append([]string{"status"}, first.args...)...); status != 0 {
+			t.Errorf("nodens status with one of them: %d\n%s%s", status, out, errs)
+		}
+		one, other = other, n.start(t, one.args...)
+	}
+	one.stop(t)
+	n.answers(t, first.serves[0], outside, outsideDNS)
+	other.stop(t)
+	n.output(t, append([]string{raceChecked.Path(t), "teardown"}, first.args...)...)
+	n.asBefore(t, "after nodens teardown")
 }
 
 // special shows what only one fixture has.

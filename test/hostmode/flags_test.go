@@ -423,6 +423,28 @@ func TestFlagMetricsListenAddress(t *testing.T) {
 		n.start(t, local()...)
 		serves(t, n, nodeIP+":9353")
 	})
+	t.Run("held by a node-cache", func(t *testing.T) {
+		t.Parallel()
+		n := newNode(t)
+		n.write(t, corefilePath, forwards(outsideDNS, localIP))
+		held := n.Listen(t, "tcp", "0.0.0.0:9353") // not shared
+		d := n.start(t, local()...)
+		n.answers(t, localAddr, outside, outsideDNS)
+		d.Err.Await(t, 0, `listen on 0.0.0.0:9353: .*:9353 is held by `)
+		must(t, held.Close())
+		d.Signal(t, syscall.SIGHUP)
+		d.Err.Await(t, 0, `msg=reloaded`)
+		serves(t, n, nodeIP+":9353")
+	})
+	t.Run("held, and the prometheus directive's", func(t *testing.T) {
+		t.Parallel()
+		n := newNode(t)
+		n.write(t, corefilePath, forwards(outsideDNS, localIP, "prometheus 0.0.0.0:9353"))
+		n.Listen(t, "tcp", "0.0.0.0:9353")
+		if got := n.refused(t, local()...); !strings.Contains(got, "serve: listen on 0.0.0.0:9353: ") {
+			t.Errorf("standard error %q", got)
+		}
+	})
 }
 
 func TestFlagPrometheusListenAddress(t *testing.T) {
