@@ -269,7 +269,7 @@ func TestTheDeadAreAskedIfNobodyReplies(t *testing.T) {
 	p, _ := newTestPool(t, func(c *PoolConfig) { c.MaxFails = 1 }, first.endpoint(), second.endpoint())
 	mustAnswer(t, p, "example.org.") // the first is down now; nothing probes it
 	second.close()
-	first.listen(first.addr.String())
+	first.listen()
 	mustAnswer(t, p, "example.org.")
 }
 

@@ -6,7 +6,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,7 +24,9 @@ type seen struct {
 	tcp  bool
 }
 
-// fake is a scripted server, UDP and TCP on one port of 127.0.0.1.
+// fake is a scripted server, UDP and TCP on one port of a loopback address that
+// no other socket of the host is bound to: while the server is down, nobody's
+// port is its port.
 type fake struct {
 	t    *testing.T
 	addr netip.AddrPort
@@ -43,26 +47,37 @@ type fake struct {
 // change that before the first query is read.
 func newFake(t *testing.T, script func(*fake)) *fake {
 	t.Helper()
-	f := &fake{t: t, open: make(map[net.Conn]bool)}
+	f := &fake{t: t, addr: netip.AddrPortFrom(nextAddr(), 0), open: make(map[net.Conn]bool)}
 	f.onUDP = func(q seen, send func([]byte)) { send(answer(q.msg)) }
 	f.onConn = func(_ int, c net.Conn) { f.serve(c, func(q seen) []byte { return answer(q.msg) }) }
 	if script != nil {
 		script(f)
 	}
-	f.listen("127.0.0.1:0")
+	f.listen()
 	t.Cleanup(f.close)
 	return f
 }
 
-func (f *fake) listen(addr string) {
+var addrs atomic.Uint32
+
+// nextAddr hands out loopback addresses, each once in a process, and as a rule
+// other ones in each process.
+func nextAddr() netip.Addr {
+	n := uint32(os.Getpid())<<10 + addrs.Add(1)
+	return netip.AddrFrom4([4]byte{127, 64 | byte(n>>16)&63, byte(n >> 8), byte(n)})
+}
+
+// listen starts on f.addr, on any port if it has none yet.
+func (f *fake) listen() {
 	f.t.Helper()
 	var err error
 	for range 20 { // the port that TCP got may be taken for UDP
-		if f.ln, err = net.Listen("tcp", addr); err != nil {
+		if f.ln, err = net.Listen("tcp", f.addr.String()); err != nil {
 			continue
 		}
-		f.addr = f.ln.Addr().(*net.TCPAddr).AddrPort()
-		if f.pc, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(f.addr)); err == nil {
+		bound := f.ln.Addr().(*net.TCPAddr).AddrPort()
+		if f.pc, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(bound)); err == nil {
+			f.addr = bound
 			f.wg.Go(f.readUDP)
 			f.wg.Go(f.accept)
 			return
@@ -204,18 +219,17 @@ func answering(change func(*dns.Msg)) func(*fake) {
 	}
 }
 
-func silent(f *fake) { f.onUDP = nil }
-
 // long is a time limit that only a broken test reaches.
 const long = 20 * time.Second
 
 // newTestPool makes a sequential pool whose time limits are out of the way,
-// and its metrics.
+// and its metrics. It is patient: on a slow machine no query follows one that
+// is only late, where a test counts them.
 func newTestPool(t *testing.T, change func(*PoolConfig), endpoints ...Endpoint) (*Pool, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	c := PoolConfig{
-		From: ".", Endpoints: endpoints, Policy: PolicySequential, MaxFails: 2,
+		From: ".", Endpoints: endpoints, Policy: PolicySequential, MaxFails: 2, Patient: true,
 		Timeout: 2 * long, AttemptTimeout: long, Metrics: NewMetrics(reg),
 	}
 	if change != nil {

@@ -92,7 +92,7 @@ func hedgePool(t *testing.T, d *scripted, usual time.Duration, change func(*Pool
 		endpoints = append(endpoints, Endpoint{Addr: netip.MustParseAddrPort(a)})
 	}
 	p, _ := newTestPool(t, func(c *PoolConfig) {
-		c.Dialer, c.Timeout, c.AttemptTimeout, c.Policy = d, 0, 0, PolicyRoundRobin
+		c.Dialer, c.Timeout, c.AttemptTimeout, c.Policy, c.Patient = d, 0, 0, PolicyRoundRobin, false
 		if change != nil {
 			change(c)
 		}
@@ -342,7 +342,7 @@ func TestLossIsCuredOverRealSockets(t *testing.T) {
 			known[name] = true
 		}
 	})
-	p, reg := newTestPool(t, func(c *PoolConfig) { c.Timeout, c.AttemptTimeout = long, long }, f.endpoint())
+	p, reg := newTestPool(t, func(c *PoolConfig) { c.Timeout, c.AttemptTimeout, c.Patient = long, long, false }, f.endpoint())
 	for _, name := range []string{"a.example.", "b.example.", "c.example."} {
 		began := time.Now()
 		mustAnswer(t, p, name)

@@ -10,9 +10,12 @@ import (
 	"errors"
 	"math/big"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -206,32 +209,55 @@ func TestReusedConnectionFailsOverToAFreshOne(t *testing.T) {
 	}
 }
 
-func TestSilentReusedConnectionIsReplaced(t *testing.T) {
-	f := newFake(t, func(f *fake) {
-		f.onConn = func(n int, c net.Conn) {
-			for i := 0; ; i++ {
-				q, err := f.read(c)
-				if err != nil {
-					return
-				}
-				if n > 0 || i == 0 {
-					_, _ = c.Write(frame(answer(q.msg)))
-				}
+// mutes is a Dialer in a synctest bubble whose server answers the first query
+// of each connection after a moment, and falls silent on the first few after it.
+type mutes struct {
+	few int
+
+	dialled atomic.Int32
+	work    sync.WaitGroup // of the servers; each ends with its connection
+}
+
+func (d *mutes) DialContext(context.Context, string, string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	n := int(d.dialled.Add(1))
+	d.work.Go(func() {
+		defer theirs.Close()
+		f := new(fake)
+		for i := 0; ; i++ {
+			q, err := f.read(theirs)
+			if err != nil {
+				return
+			}
+			if i == 0 || n > d.few {
+				time.Sleep(time.Millisecond)
+				_, _ = theirs.Write(frame(answer(q.msg)))
 			}
 		}
 	})
-	p, _ := newTestPool(t, func(c *PoolConfig) {
-		forceTCP(c)
-		c.AttemptTimeout = time.Second // and much less until another is tried
-	}, f.endpoint())
-	for range 3 {
-		mustAnswer(t, p, "example.org.")
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if n := f.conns; n != 2 {
-		t.Errorf("%d connections, want 2: the silent one must not be used again", n)
-	}
+	return ours, nil
+}
+
+// mutePool makes a pool that asks d over TCP.
+func mutePool(t *testing.T, d *mutes) *Pool {
+	p, _ := newTestPool(t, func(c *PoolConfig) { forceTCP(c); c.Dialer, c.Patient = d, false },
+		Endpoint{Addr: netip.MustParseAddrPort(addrA)})
+	t.Cleanup(d.work.Wait)
+	start(t, p)
+	return p
+}
+
+func TestSilentReusedConnectionIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &mutes{few: 1}
+		p := mutePool(t, d)
+		for range 3 {
+			mustAnswer(t, p, "example.org.")
+		}
+		if n := d.dialled.Load(); n != 2 {
+			t.Errorf("%d connections, want 2: the silent one must not be used again", n)
+		}
+	})
 }
 
 func TestSplitWrites(t *testing.T) {
@@ -368,8 +394,8 @@ func TestTLSResumes(t *testing.T) {
 
 func TestTLSKeepsConnections(t *testing.T) {
 	a := newAuthority(t)
-	conf := &tls.Config{Certificates: []tls.Certificate{a.issue("127.0.0.1", time.Now().Add(time.Hour))}}
 	f := newFake(t, func(f *fake) {
+		conf := &tls.Config{Certificates: []tls.Certificate{a.issue(f.addr.Addr().String(), time.Now().Add(time.Hour))}}
 		f.onConn = func(_ int, raw net.Conn) {
 			f.serve(tls.Server(raw, conf), func(q seen) []byte { return answer(q.msg) })
 		}
@@ -424,42 +450,30 @@ func TestTLSRefusesBadServers(t *testing.T) {
 // TestSilenceDropsTheOtherIdleConnections has two connections whose server
 // falls silent: the query that learns it from one must spare others the other.
 func TestSilenceDropsTheOtherIdleConnections(t *testing.T) {
-	var both sync.WaitGroup
-	both.Add(2)
-	f := newFake(t, func(f *fake) {
-		f.onConn = func(n int, c net.Conn) {
-			for i := 0; ; i++ {
-				q, err := f.read(c)
-				if err != nil {
-					return
+	synctest.Test(t, func(t *testing.T) {
+		d := &mutes{few: 2}
+		p := mutePool(t, d)
+		var queries sync.WaitGroup
+		for range 2 {
+			queries.Go(func() {
+				if _, err := p.Exchange(context.Background(), asking("example.org.", dns.TypeA)); err != nil {
+					t.Error(err)
 				}
-				if n < 2 && i == 0 {
-					both.Done()
-					both.Wait()
-				}
-				if n >= 2 || i == 0 {
-					_, _ = c.Write(frame(answer(q.msg)))
-				}
-			}
+			})
+		}
+		queries.Wait()
+		if n := d.dialled.Load(); n != 2 {
+			t.Fatalf("%d connections, want 2 that are about to fall silent", n)
+		}
+		time.Sleep(time.Millisecond) // what is idle as long as the query runs is left alone
+		mustAnswer(t, p, "example.org.")
+		s := (*p.servers.Load())[0]
+		s.idle.mu.Lock()
+		defer s.idle.mu.Unlock()
+		if n := len(s.idle.conns); n != 1 {
+			t.Errorf("%d idle connections, want the fresh one", n)
 		}
 	})
-	p, _ := newTestPool(t, func(c *PoolConfig) { forceTCP(c); c.AttemptTimeout = time.Second }, f.endpoint())
-	var queries sync.WaitGroup
-	for range 2 {
-		queries.Go(func() {
-			if _, err := p.Exchange(context.Background(), asking("example.org.", dns.TypeA)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	queries.Wait()
-	mustAnswer(t, p, "example.org.")
-	s := (*p.servers.Load())[0]
-	s.idle.mu.Lock()
-	defer s.idle.mu.Unlock()
-	if n := len(s.idle.conns); n != 1 {
-		t.Errorf("%d idle connections, want the fresh one", n)
-	}
 }
 
 func TestExpiredConnectionIsNotUsed(t *testing.T) {

@@ -85,7 +85,7 @@ func TestOverUDPIgnoresWhatIsNoReply(t *testing.T) {
 func TestOverUDPIgnoresOtherPorts(t *testing.T) {
 	f := newFake(t, func(f *fake) {
 		f.onUDP = func(q seen, send func([]byte)) {
-			other, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(q.from))
+			other, err := net.DialUDP("udp", &net.UDPAddr{IP: f.addr.Addr().AsSlice()}, net.UDPAddrFromAddrPort(q.from))
 			if err != nil {
 				t.Error(err)
 				return
@@ -329,7 +329,7 @@ func TestSilenceIsAskedAgain(t *testing.T) {
 			}
 		}
 	})
-	p, _ := newTestPool(t, func(c *PoolConfig) { c.AttemptTimeout = 50 * time.Millisecond }, f.endpoint())
+	p, _ := newTestPool(t, func(c *PoolConfig) { c.Patient = false }, f.endpoint())
 	mustAnswer(t, p, "example.org.")
 	q := f.queries()
 	if len(q) < 2 || q[0].from == q[1].from && q[0].msg.Id == q[1].msg.Id {
@@ -338,14 +338,16 @@ func TestSilenceIsAskedAgain(t *testing.T) {
 }
 
 func TestSilenceIsNoReachableAuthority(t *testing.T) {
-	f := newFake(t, silent)
-	p, _ := newTestPool(t, func(c *PoolConfig) { c.AttemptTimeout = 20 * time.Millisecond }, f.endpoint())
-	_, err := p.Exchange(t.Context(), asking("example.org.", dns.TypeA))
-	var e *Error
-	if !errors.As(err, &e) || e.EDE != edeNoReachableAuthority || !strings.Contains(err.Error(), f.addr.String()) {
-		t.Errorf("error %v, want EDE %d and the address", err, edeNoReachableAuthority)
-	}
-	if n := len(f.queries()); n != triesOfOne {
-		t.Errorf("%d tries, want %d", n, triesOfOne)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		d := &scripted{delay: func(string, int) time.Duration { return never }}
+		p := hedgePool(t, d, time.Millisecond, func(c *PoolConfig) { c.Timeout, c.Patient, c.MaxFails = long, true, 0 }, addrA)
+		_, err := p.Exchange(t.Context(), asking("example.org.", dns.TypeA))
+		var e *Error
+		if !errors.As(err, &e) || e.EDE != edeNoReachableAuthority || !strings.Contains(err.Error(), addrA) {
+			t.Errorf("error %v, want EDE %d and the address", err, edeNoReachableAuthority)
+		}
+		if got, _ := d.asked(); len(got) != triesOfOne {
+			t.Errorf("%d tries, want %d", len(got), triesOfOne)
+		}
+	})
 }
