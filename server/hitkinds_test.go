@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"runtime/metrics"
 	"strings"
@@ -180,6 +181,18 @@ func (ts *testServer) lookups(zone string, kind lookup) uint64 {
 		}
 	}
 	return n
+}
+
+// TestMissIsCountedWhenItsReplyComes asks one question after the other.
+func TestMissIsCountedWhenItsReplyComes(t *testing.T) {
+	ts := newTestServer(t, Config{}, zone("example.org.", newCache(t), (&records{t: t}).Exchange))
+	for i := range uint64(200) {
+		network := []string{"udp", "tcp"}[i%2]
+		ts.ask(t, network, query(fmt.Sprintf("n%d.example.org.", i), dns.TypeA))
+		if n := ts.lookups("example.org.", lookupMiss); n != i+1 {
+			t.Fatalf("over %s: %d misses counted when reply %d is there", network, n, i+1)
+		}
+	}
 }
 
 // TestPipelinedHitsStartNoGoroutine sends a thousand queries on one connection

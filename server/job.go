@@ -72,9 +72,9 @@ func (s *Server) work(j *job) {
 	defer j.lis.jobs.Done()
 	defer j.conn.done()
 	defer func() { <-s.misses }()
-	defer s.quota.leave(j.q.client.Addr())
 	defer s.survive("reply")
 	reply, o := s.resolveSafely(j)
+	s.quota.leave(j.q.client.Addr()) // who has the reply may ask the next question
 	s.finish(j, reply, o)
 }
 
@@ -103,12 +103,14 @@ func (s *Server) tellPanic(what string, p any) {
 	s.log.Error("panic", "in", what, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 }
 
-// finish sends the reply of a miss and gives the job back.
+// finish sends the reply of a miss and gives the job back. It is counted before
+// it is sent: who has an answer finds it counted.
 func (s *Server) finish(j *job, reply []byte, o outcome) {
 	if o.dropped {
 		s.freeJob(j)
 		return
 	}
+	s.record(s.workers, &j.q, reply, o)
 	var err error
 	if j.conn != nil {
 		err = j.conn.reply(reply)
@@ -118,7 +120,6 @@ func (s *Server) finish(j *job, reply []byte, o outcome) {
 	if err != nil {
 		s.metrics.sendErrors.Add(1)
 	}
-	s.record(s.workers, &j.q, reply, o)
 	j.out = reply[:0]
 	s.freeJob(j)
 }

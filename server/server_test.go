@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -139,7 +140,7 @@ func TestTruncationKeepsWhatFits(t *testing.T) {
 func TestReplyFromAskedAddress(t *testing.T) {
 	for _, wild := range []string{"0.0.0.0", "::"} {
 		t.Run(wild, func(t *testing.T) {
-			port := uint16(20000 + addrs.Add(1))
+			port := uint16(20000 + (uint32(os.Getpid())<<4+addrs.Add(1))%10000)
 			ts := newTestServer(t, Config{})
 			wildcard := netip.AddrPortFrom(netip.MustParseAddr(wild), port)
 			if err := ts.Apply(t.Context(), []Binding{{Addr: wildcard, Zones: []*Zone{zone("example.org.", newCache(t), example(t))}}}); err != nil {

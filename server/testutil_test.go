@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,14 +39,15 @@ func reply(t testing.TB, m *dns.Msg, records ...string) *dns.Msg {
 	return r
 }
 
-// addrs hands out loopback addresses, each once, so that tests never meet on
-// a port.
+// addrs hands out loopback addresses, each once in a process, and as a rule
+// other ones in each process: ports are shared, so tests that met on one would
+// take each other's queries.
 var addrs atomic.Uint32
 
 func nextAddr() netip.AddrPort {
-	n := addrs.Add(1)
+	n := uint32(os.Getpid())<<10 + addrs.Add(1)
 	var b [4]byte
-	binary.BigEndian.PutUint32(b[:], 127<<24|77<<16|n)
+	binary.BigEndian.PutUint32(b[:], 127<<24|1<<23|n&(1<<23-1))
 	return netip.AddrPortFrom(netip.AddrFrom4(b), 5300)
 }
 
@@ -86,9 +88,12 @@ func newTestServer(t testing.TB, c Config, zones ...*Zone) *testServer {
 }
 
 // newCache is a cache with CoreDNS's bounds.
-func newCache(t testing.TB) *cache.Cache {
+func newCache(t testing.TB) *cache.Cache { return cacheAt(t, nil) }
+
+// cacheAt is newCache with a clock.
+func cacheAt(t testing.TB, now func() time.Time) *cache.Cache {
 	t.Helper()
-	return cache.New(cache.Options{Bytes: 8 << 20}).Cache(t.Name(), cache.Policy{
+	return cache.New(cache.Options{Bytes: 8 << 20, Now: now}).Cache(t.Name(), cache.Policy{
 		Success:  cache.Class{Entries: 9984, MinTTL: 5 * time.Second, MaxTTL: time.Hour},
 		Denial:   cache.Class{Entries: 9984, MinTTL: 5 * time.Second, MaxTTL: 30 * time.Minute},
 		ServFail: 5 * time.Second,
@@ -103,7 +108,7 @@ func zone(name string, c *cache.Cache, f sourceFunc) *Zone {
 // ask sends m over network and fails the test without a reply.
 func (ts *testServer) ask(t testing.TB, network string, m *dns.Msg) *dns.Msg {
 	t.Helper()
-	c := &dns.Client{Net: network, Timeout: 10 * time.Second}
+	c := &dns.Client{Net: network, Timeout: 30 * time.Second}
 	r, _, err := c.Exchange(m, ts.addr.String())
 	if err != nil {
 		t.Fatalf("%s %s: %v", network, m.Question[0].String(), err)
