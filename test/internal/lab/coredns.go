@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // coreDNSVersion is the release that answers are compared with.
@@ -36,14 +38,53 @@ var coreDNS = sync.OnceValues(func() (string, error) {
 	}
 	dir := filepath.Join(cache, "nodens-test", coreDNSVersion)
 	path := filepath.Join(dir, "coredns")
+	unlock, err := lockDir(dir)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
+	return path, installCoreDNS(path)
+})
+
+// installCoreDNS puts it at path whole: the go command may write to its target bit
+// by bit.
+func installCoreDNS(path string) error {
+	tmp, err := os.MkdirTemp(filepath.Dir(path), "build-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
 	install := exec.Command("go", "install", "github.com/coredns/coredns@"+coreDNSVersion)
-	install.Env = append(os.Environ(), "GOBIN="+dir, "CGO_ENABLED=0")
+	install.Env = append(os.Environ(), "GOBIN="+tmp, "CGO_ENABLED=0")
 	install.Dir = os.TempDir() // outside of this module
 	if out, err := install.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build CoreDNS %s: %w\n%s", coreDNSVersion, err, out)
+		return fmt.Errorf("build CoreDNS %s: %w\n%s", coreDNSVersion, err, out)
 	}
-	return path, nil
-})
+	return os.Rename(filepath.Join(tmp, "coredns"), path)
+}
+
+// lockDir makes dir and keeps other test binaries, which run at the same time,
+// from what they do there until unlock.
+func lockDir(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return func() { _ = f.Close() }, nil
+}
