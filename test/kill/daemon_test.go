@@ -41,11 +41,12 @@ func (n *node) start(t *testing.T, m *memory) *daemon {
 
 // finish leaves nobody behind.
 func (d *daemon) finish(t *testing.T) {
-	worker := d.worker()
 	select {
 	case <-d.Done():
 	default:
-		_ = unix.Kill(worker, unix.SIGCONT)
+		if pid := d.child(); pid > 0 {
+			_ = unix.Kill(pid, unix.SIGCONT)
+		}
 		d.stop(t)
 	}
 	(&lab.Daemon{Process: d.Process}).CheckLog(t)
@@ -63,8 +64,27 @@ func (d *daemon) stop(t *testing.T) {
 	}
 }
 
-// worker is the PID of the supervisor's one child, 0 while there is none.
-func (d *daemon) worker() int {
+// worker is the PID of the supervisor's one child. There is none for a moment
+// where one has ended: on a slow machine it may be killed for its silence.
+func (d *daemon) worker(t *testing.T) int {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	late := time.After(lab.Patience)
+	for {
+		if pid := d.child(); pid > 0 {
+			return pid
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatal("no worker")
+		}
+	}
+}
+
+// child is the PID of the supervisor's one child, 0 while there is none.
+func (d *daemon) child() int {
 	parent := fmt.Sprintf("\nPPid:\t%d\n", d.PID())
 	files, _ := filepath.Glob("/proc/[0-9]*/status")
 	for _, f := range files {
@@ -80,10 +100,7 @@ func (d *daemon) worker() int {
 // signal sends a signal to the worker.
 func (d *daemon) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
-	pid := d.worker()
-	if pid == 0 {
-		t.Fatal("no worker")
-	}
+	pid := d.worker(t)
 	if err := unix.Kill(pid, s); err != nil {
 		t.Fatalf("signal %v to worker %d: %v", s, pid, err)
 	}
@@ -93,7 +110,7 @@ func (d *daemon) signal(t *testing.T, s syscall.Signal) {
 // for by the supervisor.
 func (d *daemon) gone(t *testing.T) <-chan struct{} {
 	t.Helper()
-	fd, err := unix.PidfdOpen(d.worker(), 0)
+	fd, err := unix.PidfdOpen(d.worker(t), 0)
 	if err != nil {
 		t.Fatalf("open worker: %v", err)
 	}
