@@ -2,12 +2,16 @@ package lab
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // cgroupMount is where this machine has its cgroup v2 hierarchy.
@@ -61,10 +65,22 @@ func MakeCgroup(t testing.TB, dir string) string {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := os.Remove(dir); err != nil && !os.IsNotExist(err) {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { removeCgroup(t, dir) })
 	return dir
+}
+
+// removeCgroup waits for processes that are about to end: one that was killed
+// closes its files, by which we notice, before it leaves its cgroup.
+func removeCgroup(t testing.TB, dir string) {
+	t.Helper()
+	for late := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
+		err := os.Remove(dir)
+		if err == nil || os.IsNotExist(err) {
+			return
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(late) {
+			t.Error(err)
+			return
+		}
+	}
 }
