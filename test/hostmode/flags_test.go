@@ -368,7 +368,7 @@ func TestFlagHealthPort(t *testing.T) {
 		n.write(t, corefilePath, forwards(outsideDNS, localIP, "health "+localIP+":8085"))
 		n.start(t, local(args...)...)
 		n.has(t, true, "tcp dport 8085 notrack", "tcp sport 8085 notrack")
-		n.has(t, false, "8080")
+		n.has(t, false, "dport 8080", "sport 8080")
 		if status, _ := n.Get(t, localIP+":8085", "/health"); status != http.StatusOK {
 			t.Errorf("/health: %d", status)
 		}
