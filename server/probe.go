@@ -69,6 +69,9 @@ func NewProber(addr netip.AddrPort, workers int) (*Prober, error) {
 	return p, nil
 }
 
+// Sockets is how many it asks from: after so many answers all workers have answered.
+func (p *Prober) Sockets() int { return len(p.conns) }
+
 // Ask asks one question and waits for a reply, at most so long. A reply to one of
 // the last few questions that were asked in vain is as good.
 func (p *Prober) Ask(wait time.Duration) error {

@@ -73,21 +73,33 @@ func (r *redirector) supervised() supervise.Report {
 	return report
 }
 
-// askTargets asks each target once: what is redirected there would be lost
-// otherwise.
-func askTargets(ctx context.Context, plan redirectPlan) error {
-	const patience, wait = 5 * time.Second, 250 * time.Millisecond
-	probes, err := openProbes(plan, 1)
+// askTargets asks all workers of each target: what is redirected there would be lost
+// otherwise. A predecessor that hangs and holds the port as well gets its share of
+// the questions, and would get it of the look-ups.
+func askTargets(ctx context.Context, plan redirectPlan, workers int) error {
+	probes, err := openProbes(plan, workers)
 	if err != nil {
 		return err
 	}
 	defer closeProbes(probes)
 	for i, p := range probes {
-		late := time.Now().Add(patience)
-		for err = p.Ask(wait); err != nil; err = p.Ask(wait) {
-			if time.Now().After(late) || !pause(ctx, wait) {
-				return fmt.Errorf("no answer on the target %v: %w", plan.services[i].Target, err)
-			}
+		if err := askWorkers(ctx, p); err != nil {
+			return fmt.Errorf("no answer on the target %v: %w", plan.services[i].Target, err)
+		}
+	}
+	return nil
+}
+
+func askWorkers(ctx context.Context, p *server.Prober) error {
+	const patience, wait = 5 * time.Second, 250 * time.Millisecond
+	late := time.Now().Add(patience)
+	for left := p.Sockets(); left > 0; {
+		err := p.Ask(wait)
+		switch {
+		case err == nil:
+			left--
+		case time.Now().After(late) || !pause(ctx, wait):
+			return err
 		}
 	}
 	return nil

@@ -260,7 +260,7 @@ func (r *redirector) engageNow(ctx context.Context) error {
 // engage asks the targets, attaches and says that we are alive. The caller holds
 // mu.
 func (r *redirector) engage(ctx context.Context) error {
-	if err := askTargets(ctx, r.plan); err != nil {
+	if err := askTargets(ctx, r.plan, r.workers); err != nil {
 		return err
 	}
 	if err := r.syncOptOut(); err != nil {

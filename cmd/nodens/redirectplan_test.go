@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -131,6 +133,28 @@ func TestPlanProxied(t *testing.T) {
 		if len(p.services) != 2 || p.services[0].Proxied || p.services[1].Proxied != tc.want {
 			t.Errorf("%s: %+v, want %t of the second", tc.flags, p.services, tc.want)
 		}
+	}
+}
+
+// One answer does not vouch for a target whose port a process that hangs holds too.
+func TestAskTargetsAsksAllWorkers(t *testing.T) {
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { // answers the first one that asks
+		defer cancel()
+		buf := make([]byte, 512)
+		n, first, err := c.ReadFrom(buf)
+		for from := first; err == nil && from.String() == first.String(); n, from, err = c.ReadFrom(buf) {
+			_, _ = c.WriteTo(buf[:n], from)
+		}
+	}()
+	target := c.LocalAddr().(*net.UDPAddr).AddrPort()
+	if err := askTargets(ctx, redirectPlan{services: []bpf.Service{{Target: target}}}, 2); err == nil {
+		t.Error("a target most of whose workers do not answer is taken for well")
 	}
 }
 
