@@ -35,14 +35,14 @@ root=$work/root
 mkdir -p "$root/bin" "$root/sbin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/etc" "$root/t/bin"
 
 # The kernel and the modules of networking, of whatever 6.1 Debian has now.
-kernel=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: *\(linux-image-[^ ]*\).*/\1/p' | head -1)
-if [ -z "$kernel" ]; then
-	apt-get update -qq
-	kernel=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: *\(linux-image-[^ ]*\).*/\1/p' | head -1)
-fi
-[ -n "$kernel" ] || skip "no package linux-image-cloud-amd64"
 chmod 755 "$work"
-(cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$kernel" && dpkg -x "$kernel"_*.deb kernel)
+fetch() {
+	kernel=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: *\(linux-image-[^ ]*\).*/\1/p' | head -1)
+	[ -n "$kernel" ] && (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$kernel")
+}
+# Lists may be missing, or name a build that has been replaced.
+fetch || { apt-get update -qq && fetch; } || skip "no package linux-image-cloud-amd64"
+(cd "$work" && dpkg -x "$kernel"_*.deb kernel)
 release=$(basename "$work"/kernel/lib/modules/*)
 for dir in net/netfilter net/ipv4 net/ipv4/netfilter net/ipv6 net/ipv6/netfilter net/sched net/core net/802 net/llc net/bridge drivers/net drivers/net/vxlan lib crypto arch/x86/crypto; do
 	if [ -d "$work/kernel/lib/modules/$release/kernel/$dir" ]; then
