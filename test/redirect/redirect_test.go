@@ -75,13 +75,24 @@ func testNoOpenResolver(t *testing.T, flags []string) {
 		if stdout, _, status := (lab.Command{Netns: n.Outside, Args: args}).Output(t); status == 0 && stdout != "" {
 			t.Errorf("outside, %s: got %s", network, stdout)
 		}
-		after, _ := n.Node.Scrape(t, metrics).Sum("nodens_redirect_refused_total")
-		if after <= before {
-			t.Errorf("outside, %s: not counted", network)
-		}
-		before = after
+		before = n.awaitRefused(t, before)
 	}
 	n.Node.AwaitMetric(t, metrics, 1, "nodens_redirect_state", "state=on")
+}
+
+// awaitRefused waits until more strangers than before have been refused, and
+// returns how many.
+func (n *node) awaitRefused(t *testing.T, before float64) float64 {
+	t.Helper()
+	for late := time.Now().Add(lab.Patience); ; time.Sleep(20 * time.Millisecond) {
+		after, _ := n.Node.Scrape(t, metrics).Sum("nodens_redirect_refused_total")
+		if after > before {
+			return after
+		}
+		if time.Now().After(late) {
+			t.Fatal("who came from outside is not counted")
+		}
+	}
 }
 
 // What is redirected outlives nodens, however it ends: pods go on by the
