@@ -68,8 +68,9 @@ func (l *Lines) Await(t testing.TB, mark int, pattern string) string {
 	return l.AwaitPushing(t, mark, pattern, patience, func() {})
 }
 
-// patience is how long a line may take, also on a busy machine.
-const patience = 30 * time.Second
+// patience is how long a line, and what else is bound to come, may take on a
+// machine that compiles a package beside.
+const patience = time.Minute
 
 // AwaitPushing is Await for a line that has to be provoked by what may lose its
 // effect: push is called at once and again each time that no line has come for

@@ -97,7 +97,7 @@ func (n *Netns) AwaitMetric(t testing.TB, address string, want float64, family s
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(Patience)
+	late := time.After(patience)
 	for {
 		got, ok := n.Scrape(t, address).Sum(family, labels...)
 		if ok && got == want {

@@ -67,7 +67,7 @@ func (c Command) start(cmd *exec.Cmd) error {
 // standard error and its exit status.
 func (c Command) Output(t testing.TB) (stdout, stderr string, status int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*patience)
 	defer cancel()
 	cmd := c.cmd(ctx)
 	var out, errs bytes.Buffer
@@ -152,7 +152,7 @@ func (p *Process) Wait(t testing.TB) int {
 	t.Helper()
 	select {
 	case <-p.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("%v does not end:\n%s", p.cmd.Args, p.Err.Text())
 	}
 	return p.cmd.ProcessState.ExitCode()
