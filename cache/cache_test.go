@@ -61,13 +61,13 @@ func wireName(name string) []byte {
 }
 
 func keyFor(name string, qtype uint16) []byte {
-	return AppendKey(nil, wireName(name), qtype, dns.ClassINET, false, false)
+	return AppendKey(nil, wireName(name), qtype, dns.ClassINET, false, false, false)
 }
 
 // keyOf is the key of the question m answers.
 func keyOf(m *dns.Msg) []byte {
 	q := m.Question[0]
-	return AppendKey(nil, wireName(q.Name), q.Qtype, q.Qclass, false, false)
+	return AppendKey(nil, wireName(q.Name), q.Qtype, q.Qclass, false, false, false)
 }
 
 func parseRRs(t testing.TB, texts []string) []dns.RR {

@@ -46,7 +46,7 @@ func TestHitsDoNotAllocate(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("copy and AgeTTLs: %v allocations", n)
 	}
-	if n := testing.AllocsPerRun(100, func() { key = AppendKey(key[:0], name, 1, 1, true, false) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { key = AppendKey(key[:0], name, 1, 1, true, false, false) }); n != 0 {
 		t.Errorf("AppendKey: %v allocations", n)
 	}
 }

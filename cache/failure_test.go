@@ -103,7 +103,7 @@ func TestFailureAfterAReload(t *testing.T) {
 func TestFailureSeparation(t *testing.T) {
 	f := newFixture(t, Policy{ServFail: time.Minute})
 	m := servfail("www.example.")
-	key := AppendKey(nil, wireName("www.example."), dns.TypeA, dns.ClassINET, false, true)
+	key := AppendKey(nil, wireName("www.example."), dns.TypeA, dns.ClassINET, false, true, false)
 	f.putFailure(t, key, m)
 	if h := f.get(key); h.State != Failed {
 		t.Errorf("CD: %+v", h)

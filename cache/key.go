@@ -8,6 +8,7 @@ import (
 const (
 	keyDO = 1 << iota
 	keyCD
+	keyAD
 )
 
 // keyTail is the length of what follows the name in a key: QTYPE, QCLASS and
@@ -18,10 +19,10 @@ const maxNameWire = 255 // RFC 1035 §2.3.4
 
 // AppendKey appends the key of a question to dst: the name, QTYPE and QCLASS in
 // network byte order, and one byte of flags. The name is in uncompressed wire
-// format with its root label, and already in lower case. DO and CD are part of
-// the key: an answer that upstream did not validate never reaches a client that
-// wanted validation.
-func AppendKey(dst []byte, name []byte, qtype, qclass uint16, do, cd bool) []byte {
+// format with its root label, and already in lower case. DO, CD and AD are
+// part of the key: an answer that upstream did not validate, or was not asked to
+// say so of, never reaches a client that wanted to know.
+func AppendKey(dst []byte, name []byte, qtype, qclass uint16, do, cd, ad bool) []byte {
 	dst = append(dst, name...)
 	dst = binary.BigEndian.AppendUint16(dst, qtype)
 	dst = binary.BigEndian.AppendUint16(dst, qclass)
@@ -31,6 +32,9 @@ func AppendKey(dst []byte, name []byte, qtype, qclass uint16, do, cd bool) []byt
 	}
 	if cd {
 		flags |= keyCD
+	}
+	if ad {
+		flags |= keyAD
 	}
 	return append(dst, flags)
 }

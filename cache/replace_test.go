@@ -26,7 +26,7 @@ func TestKeySeparation(t *testing.T) {
 			}
 		}
 	}
-	key := func(q question) []byte { return AppendKey(nil, wireName(q.name), q.qtype, q.qclass, q.do, q.cd) }
+	key := func(q question) []byte { return AppendKey(nil, wireName(q.name), q.qtype, q.qclass, q.do, q.cd, false) }
 	entries := make(map[string]bool)
 	identity := func(e *Entry) string { return string(e.buf) + string(e.flags) }
 	for _, q := range questions {
@@ -53,8 +53,8 @@ func TestPutOfAnotherQuestion(t *testing.T) {
 		"child":      keyFor("a.www.example.", dns.TypeA),
 		"parent":     keyFor("example.", dns.TypeA),
 		"type":       keyFor("www.example.", dns.TypeAAAA),
-		"class":      AppendKey(nil, wireName("www.example."), dns.TypeA, dns.ClassCHAOS, false, false),
-		"upper case": AppendKey(nil, []byte("\x03WWW\x07example\x00"), dns.TypeA, dns.ClassINET, false, false),
+		"class":      AppendKey(nil, wireName("www.example."), dns.TypeA, dns.ClassCHAOS, false, false, false),
+		"upper case": AppendKey(nil, []byte("\x03WWW\x07example\x00"), dns.TypeA, dns.ClassINET, false, false, false),
 		"empty":      nil,
 		"short":      {0, 0, 1},
 		"no root":    []byte("\x03www\x00\x01\x00\x01\x00"),

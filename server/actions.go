@@ -75,7 +75,7 @@ func (s *Server) admit(j *job) ([]byte, outcome) {
 		q.zone.stats.refused(v)
 		return v.reply(j.out[:0], q)
 	}
-	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd())
+	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
 	if q.private {
 		q.key[len(q.key)-1] |= privateKey
 	} else if reply, o, ok := s.fromCache(j.out[:0], q); ok {

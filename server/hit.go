@@ -37,7 +37,7 @@ func (s *Server) tryHit(dst []byte, l *listener, worker int, q *Query, v verdict
 	if q.zone == nil {
 		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{}), l, worker, q), true
 	}
-	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd())
+	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
 	if q.zone.Cache == nil || q.zone.Actions != nil && q.zone.Actions.take(q) {
 		return dst, false
 	}

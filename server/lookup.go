@@ -21,7 +21,7 @@ func (s *Server) lookUp(ctx context.Context, in *inquiry, name string, qtype uin
 		return nil
 	}
 	q := Query{
-		name: lower, lower: lower, qtype: qtype, qclass: dns.ClassINET, flags: in.flags(), start: s.clock(),
+		name: lower, lower: lower, qtype: qtype, qclass: dns.ClassINET, flags: in.flags(), ad: in.m.AuthenticatedData, start: s.clock(),
 		client: in.client, tcp: in.tcp, zone: in.zone.table.find(lower),
 	}
 	if opt := in.m.IsEdns0(); opt != nil {
@@ -30,7 +30,7 @@ func (s *Server) lookUp(ctx context.Context, in *inquiry, name string, qtype uin
 	if q.zone == nil {
 		return nil
 	}
-	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd())
+	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
 	other := q.inquiry()
 	other.depth = in.depth + 1
 	entry, age := s.entryOf(ctx, other)

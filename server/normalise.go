@@ -334,7 +334,7 @@ const (
 func (q *Query) siblingQuery(into *Query) *Query {
 	q.copyTo(into)
 	into.qtype = dns.TypeA + dns.TypeAAAA - q.qtype
-	into.key = cache.AppendKey(into.keyBuf[:0], into.lower, into.qtype, into.qclass, into.do, into.cd())
+	into.key = cache.AppendKey(into.keyBuf[:0], into.lower, into.qtype, into.qclass, into.do, into.cd(), into.ad)
 	return into
 }
 
@@ -354,7 +354,7 @@ func (z *Zone) cachedSibling(q *Query, now time.Time) (sibling, bool) {
 // peekSibling looks the sibling of q's question up.
 func (z *Zone) peekSibling(q *Query, now time.Time) cache.Hit {
 	var buf [maxKeyLen]byte
-	return z.peek(cache.AppendKey(buf[:0], q.lower, dns.TypeA+dns.TypeAAAA-q.qtype, q.qclass, q.do, q.cd()), now, q.memory.sibling())
+	return z.peek(cache.AppendKey(buf[:0], q.lower, dns.TypeA+dns.TypeAAAA-q.qtype, q.qclass, q.do, q.cd(), q.ad), now, q.memory.sibling())
 }
 
 // knownSibling is what the cache holds of the sibling, fresh or expired: a

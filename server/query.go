@@ -43,6 +43,7 @@ type Query struct {
 
 	opt     bool   // the client sent an OPT record (RFC 6891)
 	do      bool   // DNSSEC OK
+	ad      bool   // wants to know whether the answer is validated, without DO (RFC 6840 §5.7)
 	udpSize uint16 // from OPT, as sent
 	options []byte // of the OPT record; points into the message as name does
 
@@ -112,7 +113,7 @@ const (
 // any verdict but accept and discard, id, flags and as much of the question
 // and the OPT record as could be read are set.
 func (q *Query) parse(msg []byte) verdict {
-	q.name, q.lower, q.opt, q.do, q.udpSize, q.options, q.zone = nil, nil, false, false, 0, nil, nil
+	q.name, q.lower, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone = nil, nil, false, false, false, 0, nil, nil
 	q.size = len(msg)
 	if len(msg) < headerLen {
 		return discard
@@ -135,6 +136,7 @@ func (q *Query) parse(msg []byte) verdict {
 	if v := q.parseRecords(msg, off); v != accept {
 		return v
 	}
+	q.ad = q.flags&flagAD != 0 && !q.do
 	return q.judge()
 }
 
@@ -305,7 +307,7 @@ func (q *Query) limit() int {
 }
 
 // message is the question as the zone's sources are asked it: the name in
-// lower case, RD, CD and DO, and nothing else of the client's.
+// lower case, RD, CD, DO and AD, and nothing else of the client's.
 func (q *Query) message() *dns.Msg {
 	name, _, err := dns.UnpackDomainName(q.lower, 0)
 	if err != nil {
@@ -314,7 +316,7 @@ func (q *Query) message() *dns.Msg {
 	m := new(dns.Msg)
 	m.Question = []dns.Question{{Name: name, Qtype: q.qtype, Qclass: q.qclass}}
 	m.RecursionDesired = true
-	m.CheckingDisabled = q.cd()
+	m.CheckingDisabled, m.AuthenticatedData = q.cd(), q.ad
 	if q.do || len(q.extra) > 0 {
 		m.SetEdns0(maxUDPSize, q.do)
 		m.IsEdns0().Option = q.extra

@@ -99,7 +99,7 @@ func (r *rewriting) question(into *Query) error {
 	into.lower = appendLower(into.lowerBuf[:0], into.name)
 	into.qtype, into.qclass = r.qtype, r.qclass
 	into.extra, into.private = r.options, r.private
-	into.key = cache.AppendKey(into.keyBuf[:0], into.lower, into.qtype, into.qclass, into.do, into.cd())
+	into.key = cache.AppendKey(into.keyBuf[:0], into.lower, into.qtype, into.qclass, into.do, into.cd(), into.ad)
 	return nil
 }
 

@@ -5,7 +5,7 @@
 //
 //	Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error)
 //
-// q holds one question, the RD and CD bits, and an OPT record whose DO bit, if
+// q holds one question, the RD, CD and AD bits, and an OPT record whose DO bit, if
 // set, asks for DNSSEC records and whose options, if given as EDNS0_LOCAL, are
 // passed on; nothing else of q is looked at, and q is neither kept nor modified.
 // The answer belongs to the caller. It repeats the question exactly as asked and

@@ -138,7 +138,7 @@ func (h *Hosts) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 	if h.cfg.FallthroughUnsupported && q.Qtype != dns.TypeA && q.Qtype != dns.TypeAAAA && within(h.cfg.Fallthrough, name) {
 		return nil, ErrNotMine
 	}
-	addrs := t.addrs[name]
+	addrs := t.find(name)
 	if len(addrs) == 0 {
 		if within(h.cfg.Fallthrough, name) {
 			return nil, ErrNotMine

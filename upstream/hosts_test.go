@@ -24,6 +24,10 @@ fe80::1%eth0 link.example.org
 not-an-address x.example.org
 192.0.2.12
 192.0.2.10 web.example.org
+192.0.2.30 *.Wild.example.org
+192.0.2.31 own.wild.example.org
+2001:db8::32 six.wild.example.org
+::ffff:192.0.2.33 mapped.example.org
 `
 
 func newTestHosts(t *testing.T, change func(*HostsConfig)) *Hosts {
@@ -89,6 +93,18 @@ func TestHosts(t *testing.T) {
 		{"another type falls", func(c *HostsConfig) { c.Fallthrough, c.FallthroughUnsupported = []string{"."}, true }, "web.", dns.TypeMX, "not mine"},
 		{"an address does not fall", func(c *HostsConfig) { c.Fallthrough, c.FallthroughUnsupported = []string{"."}, true }, "web.", dns.TypeAAAA, "NOERROR"},
 		{"another type falls elsewhere", func(c *HostsConfig) { c.Fallthrough, c.FallthroughUnsupported = []string{"test."}, true }, "web.", dns.TypeMX, "NOERROR"},
+		{"wildcard", nil, "X.wild.example.org.", dns.TypeA, "NOERROR A 192.0.2.30"},
+		{"wildcard, other family", nil, "x.wild.example.org.", dns.TypeAAAA, "NOERROR"},
+		{"beside a wildcard", nil, "own.wild.example.org.", dns.TypeA, "NOERROR A 192.0.2.31"},
+		{"beside a wildcard of the other family", nil, "six.wild.example.org.", dns.TypeA, "NOERROR A 192.0.2.30"},
+		{"wildcard is for one label", nil, "x.y.wild.example.org.", dns.TypeA, "error"},
+		{"wildcard is not for the name above", nil, "wild.example.org.", dns.TypeA, "error"},
+		{"wildcard by name", nil, "*.wild.example.org.", dns.TypeA, "NOERROR A 192.0.2.30"},
+		{"wildcard inside the zones", restrict, "x.wild.example.org.", dns.TypeA, "NOERROR A 192.0.2.30"},
+		{"PTR to a wildcard", nil, "30.2.0.192.in-addr.arpa.", dns.TypePTR, "not mine"},
+		{"mapped", nil, "mapped.example.org.", dns.TypeA, "NOERROR A 192.0.2.33"},
+		{"PTR mapped", nil, "33.2.0.192.in-addr.arpa.", dns.TypePTR, "NOERROR PTR mapped.example.org."},
+		{"top-level name", nil, "web.", dns.TypeA, "NOERROR A 192.0.2.10"},
 		{"comment is no name", nil, "loop.", dns.TypeA, "error"},
 		{"PTR", nil, "11.2.0.192.IN-ADDR.arpa.", dns.TypePTR, "NOERROR PTR web.example.org."},
 		{"PTR of two", nil, "10.2.0.192.in-addr.arpa.", dns.TypePTR, "NOERROR PTR web.example.org. PTR web."},
@@ -206,7 +222,7 @@ func FuzzHosts(f *testing.F) {
 		table.parse(text)
 		for name, addrs := range table.addrs {
 			for _, a := range addrs {
-				if !slices.Contains(table.names[a], name) {
+				if wild := strings.HasPrefix(name, "*."); slices.Contains(table.names[a], name) == wild {
 					t.Fatalf("%s is %v, but %v is %v", name, a, a, table.names[a])
 				}
 				back, err := dns.ReverseAddr(a.String())

@@ -11,8 +11,8 @@ import (
 
 // hostsTable holds the entries of hosts(5) in both directions.
 type hostsTable struct {
-	zones []string // names outside are left out
-	addrs map[string][]netip.Addr
+	zones []string                // names outside are left out
+	addrs map[string][]netip.Addr // by canonical name; a wildcard begins with "*."
 	names map[netip.Addr][]string // nil: no reverse entries are kept
 }
 
@@ -40,9 +40,10 @@ func (t *hostsTable) parse(text []byte) {
 }
 
 // add enters names, in any case and with or without the final dot. An IPv6
-// zone is dropped: DNS has no room for it. Repeated entries count once.
+// zone is dropped: DNS has no room for it; a mapped IPv4 address is the IPv4
+// one. Repeated entries count once. Wildcards have no reverse entries.
 func (t *hostsTable) add(a netip.Addr, names []string) {
-	a = a.WithZone("")
+	a = a.Unmap().WithZone("")
 	for _, n := range names {
 		if _, ok := dns.IsDomainName(n); !ok {
 			continue
@@ -52,10 +53,28 @@ func (t *hostsTable) add(a netip.Addr, names []string) {
 			continue
 		}
 		t.addrs[n] = append(t.addrs[n], a)
-		if t.names != nil {
+		if t.names != nil && !strings.HasPrefix(n, "*.") {
 			t.names[a] = append(t.names[a], n)
 		}
 	}
+}
+
+// find returns the addresses of a canonical name: its own and, for a family of
+// which it has none, those of the wildcard in place of its first label. As in
+// CoreDNS, and other than in RFC 4592, a wildcard stands for one label.
+func (t *hostsTable) find(name string) []netip.Addr {
+	own := t.addrs[name]
+	next, last := dns.NextLabel(name, 0)
+	if last {
+		return own
+	}
+	found := slices.Clip(own)
+	for _, a := range t.addrs["*."+name[next:]] {
+		if !slices.ContainsFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Is4() }) {
+			found = append(found, a)
+		}
+	}
+	return found
 }
 
 // reverseAddr returns the address that a canonical name under in-addr.arpa

@@ -17,8 +17,8 @@ const udpSize = 1232
 // question is what an Exchange asks, independent of any client.
 type question struct {
 	dns.Question
-	rd, cd, do bool
-	options    []byte // of the OPT record, packed
+	rd, cd, ad, do bool
+	options        []byte // of the OPT record, packed
 
 	name []byte // in wire format; what a reply has to repeat
 }
@@ -29,7 +29,7 @@ func newQuestion(m *dns.Msg) (*question, error) {
 	if m == nil || len(m.Question) != 1 {
 		return nil, fmt.Errorf("query has not one question")
 	}
-	q := &question{Question: m.Question[0], rd: m.RecursionDesired, cd: m.CheckingDisabled}
+	q := &question{Question: m.Question[0], rd: m.RecursionDesired, cd: m.CheckingDisabled, ad: m.AuthenticatedData}
 	if opt := m.IsEdns0(); opt != nil {
 		q.do = opt.Do()
 		q.options = packOptions(opt.Option)
@@ -82,7 +82,7 @@ func (q *question) pack(edns, stream bool) *query {
 	var id [2]byte
 	_, _ = rand.Read(id[:]) // never fails
 	b := make([]byte, 2, 2+12+len(q.name)+4+11+len(q.options)+4)
-	b = append(b, id[0], id[1], flag(q.rd, 0x01), flag(q.cd, 0x10), 0, 1, 0, 0, 0, 0, 0, flag(edns, 1))
+	b = append(b, id[0], id[1], flag(q.rd, 0x01), flag(q.cd, 0x10)|flag(q.ad, 0x20), 0, 1, 0, 0, 0, 0, 0, flag(edns, 1))
 	b = append(b, q.name...)
 	b = binary.BigEndian.AppendUint16(b, q.Qtype)
 	b = binary.BigEndian.AppendUint16(b, q.Qclass)

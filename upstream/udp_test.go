@@ -214,7 +214,7 @@ func TestOnlyTheQuestionLeaves(t *testing.T) {
 				t.Fatal("no OPT record")
 			case len(out.Option) != 0 || out.Do() != tt.do || out.UDPSize() != 1232 || out.Version() != 0:
 				t.Errorf("OPT record %v", out)
-			case !q.CheckingDisabled || !q.RecursionDesired || q.AuthenticatedData || q.Zero:
+			case !q.CheckingDisabled || !q.RecursionDesired || !q.AuthenticatedData || q.Zero:
 				t.Errorf("flags %v", q.MsgHdr)
 			case len(q.Extra) != 1 || len(q.Answer)+len(q.Ns) != 0:
 				t.Errorf("more than the question:\n%v", q)

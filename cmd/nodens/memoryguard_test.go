@@ -29,7 +29,7 @@ func guarded(t *testing.T, v2 bool) (*memoryGuard, func(used, idle, limit int64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Put(cache.AppendKey(nil, name[:n], dns.TypeA, dns.ClassINET, false, false), m); err != nil {
+		if _, err := c.Put(cache.AppendKey(nil, name[:n], dns.TypeA, dns.ClassINET, false, false, false), m); err != nil {
 			t.Fatal(err)
 		}
 	}

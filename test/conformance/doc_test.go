@@ -10,7 +10,7 @@
 //	-- upstream IP [STATE] --  # rules of the server IP:53, in the given state
 //	-- steps --
 //
-// A rule begins with "match NAME TYPE [udp|tcp] [edns] [do] [cd] [nth=N]"; NAME and
+// A rule begins with "match NAME TYPE [udp|tcp] [edns] [do] [cd] [ad] [nth=N]"; NAME and
 // TYPE may be *, nth counts the queries that the rest fits. The first rule that
 // fits a query is its answer, and a query that none fits is refused. The lines
 // below the match say what to reply:

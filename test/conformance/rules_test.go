@@ -14,7 +14,7 @@ type rule struct {
 	name, qtype string // * is any
 	proto       string // "" is any
 	edns        bool   // there is an OPT record
-	do, cd      bool   // asked for
+	do, cd, ad  bool   // asked for
 	nth         int    // of those that the rest fits, from 1; 0 is any
 
 	rcode                         int
@@ -59,6 +59,8 @@ func (r *rule) narrow(t *testing.T, l line, word string) {
 		r.do = true
 	case "cd":
 		r.cd = true
+	case "ad":
+		r.ad = true
 	case "nth":
 		r.nth = number(t, l, value)
 	default:
@@ -116,7 +118,7 @@ func (r *rule) fits(proto string, q *dns.Msg) bool {
 		r.proto != "" && r.proto != proto,
 		r.edns && opt == nil,
 		r.do && (opt == nil || !opt.Do()),
-		r.cd && !q.CheckingDisabled:
+		r.cd && !q.CheckingDisabled, r.ad && !q.AuthenticatedData:
 		return false
 	}
 	r.fitted++

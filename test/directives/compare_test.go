@@ -128,15 +128,23 @@ func scenarios() []scenario {
     192.0.2.81 h.example.test H2.example.test
     2001:db8::81 h.example.test
     192.0.2.82 outside.invalid
+    192.0.2.83 *.w.example.test
+    192.0.2.84 own.w.example.test
+    2001:db8::85 v6.w.example.test *.W6.example.test
+    ::ffff:192.0.2.86 mapped.example.test
     ttl 77
     fallthrough a.example.test both.example.test
   }
 ` + forward,
 			questions: join(
 				ask(dns.TypeA, "h.example.test", "H2.Example.test", "none.example.test", "a.example.test", "outside.invalid"),
+				ask(dns.TypeA, "x.w.example.test", "X.W.example.test", "own.w.example.test", "v6.w.example.test", "w.example.test", "x.y.w.example.test",
+					"*.w.example.test", "x.w6.example.test", "mapped.example.test"),
+				ask(dns.TypeAAAA, "x.w.example.test", "v6.w.example.test", "x.w6.example.test", "mapped.example.test"),
+				ask(dns.TypeTXT, "x.w.example.test"),
 				ask(dns.TypeAAAA, "h.example.test", "h2.example.test", "both.example.test"),
 				ask(dns.TypeTXT, "h.example.test", "a.example.test"),
-				ask(dns.TypePTR, "81.2.0.192.in-addr.arpa", "82.2.0.192.in-addr.arpa", "9.9.9.9.in-addr.arpa"),
+				ask(dns.TypePTR, "81.2.0.192.in-addr.arpa", "82.2.0.192.in-addr.arpa", "83.2.0.192.in-addr.arpa", "86.2.0.192.in-addr.arpa", "9.9.9.9.in-addr.arpa"),
 			),
 			differs: map[string]string{},
 		},
