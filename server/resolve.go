@@ -51,10 +51,7 @@ func (s *Server) resolve(j *job) ([]byte, outcome) {
 func (s *Server) resolveMiss(j *job) ([]byte, outcome) {
 	q, z := &j.q, j.q.zone
 	ctx := j.context(s.ctx)
-	a, err := s.await(ctx, q)
-	if err == nil && q.tcp && a.entry.Msg()[2]&(flagTC>>8) != 0 {
-		err = errCut // there is no larger transport to send the client to
-	}
+	a, err := s.awaitWhole(ctx, q)
 	if err != nil {
 		return s.unanswered(j, err)
 	}
