@@ -24,8 +24,9 @@ const (
 // QUERY and exactly the same question, RFC 5452 section 9.1. The name may
 // differ in case. The message is returned with verdict accepted only.
 //
-// A server that cannot read our OPT record may send back no more than a header,
-// FORMERR or NOTIMP (RFC 6891 section 7); to a query with one, that is accepted.
+// Who does not want to answer may send back no more than a header: a server that
+// cannot read our OPT record FORMERR or NOTIMP (RFC 6891 section 7), unbound
+// REFUSED to clients that its access-control keeps out. That is accepted.
 //
 // A reply with TC set whose records do not decode was cut within a record; it
 // is returned without records.
@@ -53,19 +54,19 @@ func (q *query) matchHeader(reply []byte) verdict {
 		return wrongID
 	case reply[2]&0x78 != 0:
 		return wrongOpcode
-	case q.edns && isBareError(reply):
+	case isBareError(reply):
 	case binary.BigEndian.Uint16(reply[4:]) != 1 || !q.asks(reply[12:]):
 		return wrongQuestion
 	}
 	return accepted
 }
 
-// isBareError reports whether reply is a header with FORMERR or NOTIMP, without
-// a question and records.
+// isBareError reports whether reply is a header with FORMERR, NOTIMP or REFUSED,
+// without a question and records.
 func isBareError(reply []byte) bool {
 	rcode := int(reply[3] & 0x0f)
 	return len(reply) == 12 && binary.BigEndian.Uint64(reply[4:]) == 0 &&
-		(rcode == dns.RcodeFormatError || rcode == dns.RcodeNotImplemented)
+		(rcode == dns.RcodeFormatError || rcode == dns.RcodeNotImplemented || rcode == dns.RcodeRefused)
 }
 
 // asks reports whether b begins with q's question. Upper and lower case are
