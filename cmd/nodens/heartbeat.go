@@ -28,6 +28,7 @@ func (r *redirector) keepBeating(ctx context.Context, b *bpf.Redirect, plan redi
 	const again = 5 * time.Second
 	probes, err := openProbes(plan, r.workers)
 	for ; err != nil; probes, err = openProbes(plan, r.workers) {
+		r.metrics.errors.Inc()
 		r.log.Error("no heartbeat: pods ask the fallbacks", "error", err)
 		if !pause(ctx, again) {
 			return
@@ -59,6 +60,7 @@ func (r *redirector) keepBeating(ctx context.Context, b *bpf.Redirect, plan redi
 func (r *redirector) beatOn(b *bpf.Redirect, told string) (now string) {
 	err := b.Beat()
 	if now = errorText(err); err != nil && now != told {
+		r.metrics.errors.Inc()
 		r.log.Error("the kernel is not told that we answer", "error", err)
 	}
 	return now

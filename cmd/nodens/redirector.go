@@ -64,6 +64,7 @@ func (r *redirector) open(ctx context.Context, plan redirectPlan) {
 	r.plan = plan
 	switch {
 	case plan.settings.Mode == config.RedirectOff:
+		r.told = ""
 		r.metrics.set(stateOff)
 		ours := r.counts != nil // this process redirected
 		if r.clearing = (ours || plan.clears) && isAdopted(plan.pinDir); r.clearing {
@@ -182,6 +183,13 @@ func (r *redirector) fail(err error) {
 	r.metrics.set(stateFailed)
 }
 
+// succeed says that sockets are redirected: a failure from now on is another one. The
+// caller holds mu.
+func (r *redirector) succeed() {
+	r.told = ""
+	r.metrics.set(stateOn)
+}
+
 // breakDown is fail for what only another plan, or the same from the beginning,
 // can cure: it asks for a reload by and by. The caller holds mu.
 func (r *redirector) breakDown(ctx context.Context, err error) {
@@ -272,7 +280,7 @@ func (r *redirector) engage(ctx context.Context) error {
 	if err := r.bpf.Alive(); err != nil {
 		return err
 	}
-	r.metrics.set(stateOn)
+	r.succeed()
 	b, plan, toSupervisor := r.bpf, r.plan, r.supervised()
 	r.work.Go(func() { r.keepBeating(ctx, b, plan, toSupervisor) })
 	for _, s := range r.plan.services {
@@ -309,11 +317,15 @@ func (r *redirector) keepEngaged(ctx context.Context, failed error) {
 	}
 }
 
+// repair needs mu.
 func (r *redirector) repair(b *bpf.Redirect) {
 	repaired, err := b.Repair()
 	if err != nil {
-		r.log.Error("redirection may have ended", "error", err)
-	} else if repaired {
+		r.fail(err)
+		return
+	}
+	r.succeed()
+	if repaired {
 		r.log.Warn("attached anew: the cgroup of pods had been removed")
 	}
 }
