@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
@@ -36,7 +37,7 @@ func (p *pod) startLoad(t *testing.T, want map[string]bool) *load {
 				case <-between:
 				default:
 				}
-				l.record(a.lookUp(s), want)
+				l.record(a.lookUp(s, answerWait), want)
 			}
 		})
 	}
@@ -70,11 +71,11 @@ func (l *load) finish(t *testing.T) int {
 	return l.asked
 }
 
-// lookUp returns who answered, or what went wrong, and leaves no socket behind:
+// lookUp returns who answered, or what went wrong in so long, and leaves no socket behind:
 // one that is connecting would send on. It is for goroutines other than the
 // test's.
-func (a *agent) lookUp(s shape) string {
-	steps := []request{{Op: "socket", Socket: "l", Network: s.network}}
+func (a *agent) lookUp(s shape, wait time.Duration) string {
+	steps := []request{{Op: "socket", Socket: "l", Network: s.network, Wait: wait}}
 	if s.connected {
 		steps = append(steps,
 			request{Op: "connect", Socket: "l", Addr: s.seen()},

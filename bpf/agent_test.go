@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ type request struct {
 	Network string // for socket: udp4, udp6, tcp4, tcp6, lit4 for UDP-Lite
 	Addr    netip.AddrPort
 	Payload string
+	Wait    time.Duration // for socket: of each call on it; 0: answerWait
 }
 
 type response struct {
@@ -42,8 +44,12 @@ type response struct {
 	Err     string // anything else that failed
 }
 
-// recvTimeout is how long the agent waits for what does not come.
-const recvTimeout = 2 * time.Second
+// How long the agent waits for what comes, on however slow a machine, and for what
+// is not to come.
+const (
+	answerWait = time.Minute
+	lossWait   = 2 * time.Second
+)
 
 // startAgent starts a process in ns and in a new cgroup below pods.
 func startAgent(t testing.TB, ns *namespace, cgroup string) *agent {
@@ -131,7 +137,7 @@ func perform(sockets map[string]int, req request) (resp response) {
 	var err error
 	switch req.Op {
 	case "socket":
-		if fd, err = makeSocket(req.Network); err == nil {
+		if fd, err = makeSocket(req.Network, cmp.Or(req.Wait, answerWait)); err == nil {
 			sockets[req.Socket] = fd
 		}
 	case "connect":
@@ -165,7 +171,7 @@ func perform(sockets map[string]int, req request) (resp response) {
 	return resp
 }
 
-func makeSocket(network string) (int, error) {
+func makeSocket(network string, wait time.Duration) (int, error) {
 	family, kind, proto := unix.AF_INET, unix.SOCK_DGRAM, 0
 	if network[3] == '6' {
 		family = unix.AF_INET6
@@ -180,7 +186,7 @@ func makeSocket(network string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	tv := unix.NsecToTimeval(recvTimeout.Nanoseconds())
+	tv := unix.NsecToTimeval(wait.Nanoseconds())
 	return fd, errors.Join(
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &tv),

@@ -46,7 +46,7 @@ func newBenchPod(b *testing.B) *pod {
 func (p *pod) sink(b *testing.B, addr string) {
 	b.Helper()
 	p.ns.inside(b, func() error {
-		fd, err := makeSocket("udp4")
+		fd, err := makeSocket("udp4", answerWait)
 		if err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func (p *pod) benchSocket(b *testing.B, to netip.AddrPort) (fd int, sa unix.Sock
 	b.Helper()
 	join(b, p.cgroup)
 	p.ns.inside(b, func() (err error) {
-		fd, err = makeSocket("udp4")
+		fd, err = makeSocket("udp4", answerWait)
 		return err
 	})
 	join(b, cgroupMount(b))

@@ -81,7 +81,7 @@ func TestDestroyPodSockets(t *testing.T) {
 	p := newPod(t)
 	inside := func(ns *namespace, cgroup string) *agent {
 		a := startAgent(t, ns, cgroup)
-		a.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
+		a.must(t, request{Op: "socket", Socket: "u", Network: "udp4", Wait: lossWait})
 		a.must(t, request{Op: "connect", Socket: "u", Addr: ap(target4)})
 		return a
 	}

@@ -69,7 +69,7 @@ func TestFallbacksAreShared(t *testing.T) {
 	check(t, r.Attach())
 	answers := map[string]int{}
 	for range 20 { // cookies count up, so that neighbours differ
-		answers[p.lookUp(shapes()[0])]++
+		answers[p.lookUp(shapes()[0], answerWait)]++
 	}
 	if answers["core:q"] == 0 || answers["second:q"] == 0 || len(answers) != 2 {
 		t.Errorf("answers %v", answers)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -156,9 +157,9 @@ func labShapes(vip string) []shape {
 // lossOf is what comes of a look-up whose packets are lost.
 const lossOf = "lost"
 
-// outcome is who answers, or lossOf.
-func outcome(a *agent, s shape) string {
-	got := a.lookUp(s)
+// outcome is who answers, or lossOf after wait.
+func outcome(a *agent, s shape, wait time.Duration) string {
+	got := a.lookUp(s, wait)
 	switch {
 	case strings.Contains(got, syscall.EAGAIN.Error()), strings.Contains(got, syscall.EINPROGRESS.Error()):
 		return lossOf
@@ -208,8 +209,12 @@ func TestRoutingModes(t *testing.T) {
 
 func (l *labNode) expect(t *testing.T, what string, a *agent, shapes []shape, want string) {
 	t.Helper()
+	wait := answerWait
+	if want == lossOf {
+		wait = lossWait
+	}
 	for _, s := range shapes {
-		if got := outcome(a, s); got != want {
+		if got := outcome(a, s, wait); got != want {
 			t.Errorf("%s, %s: %s, want %s", what, s.name, got, want)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // resolvers are real clients of DNS, as shell commands that print the address of
-// a name.
-func resolvers(t *testing.T, options string) map[string]string {
+// a name. Those of a libc take the options of resolv.conf, or wait for ten seconds.
+func resolvers(t *testing.T) map[string]func(options string) string {
 	t.Helper()
 	for _, tool := range []string{"dig", "cc", "musl-gcc", "unshare"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -21,18 +21,22 @@ func resolvers(t *testing.T, options string) map[string]string {
 		}
 	}
 	dir := t.TempDir()
-	resolvConf := filepath.Join(dir, "resolv.conf")
-	check(t, os.WriteFile(resolvConf, []byte("nameserver 169.254.20.10\noptions "+options+"\n"), 0o644))
-	commands := map[string]string{
-		"dig":     "dig +short +tries=1 +time=2 @169.254.20.10 node.example A",
-		"dig TCP": "dig +short +tcp +tries=1 +time=2 @169.254.20.10 node.example A",
+	dig := func(options string) func(string) string {
+		return func(string) string {
+			return "dig +short +tries=1 +time=10 " + options + " @169.254.20.10 node.example A"
+		}
 	}
+	commands := map[string]func(string) string{"dig": dig(""), "dig TCP": dig("+tcp")}
 	for libc, cc := range map[string]string{"glibc": "cc", "musl": "musl-gcc"} {
 		bin := filepath.Join(dir, libc)
 		if out, err := exec.Command(cc, "-static", "-w", "-o", bin, "../test/testdata/lookup.c").CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", cc, err, out)
 		}
-		commands[libc] = "mount --bind " + resolvConf + " /etc/resolv.conf && exec " + bin + " node.example 4"
+		commands[libc] = func(options string) string {
+			conf := filepath.Join(t.TempDir(), "resolv.conf")
+			check(t, os.WriteFile(conf, []byte("nameserver 169.254.20.10\noptions "+options+"\n"), 0o644))
+			return "mount --bind " + conf + " /etc/resolv.conf && exec " + bin + " node.example 4"
+		}
 	}
 	return commands
 }
@@ -63,12 +67,12 @@ const (
 // dig and the resolvers of glibc and musl, in a pod under M1, where the VIP
 // itself is dropped.
 func TestRealResolvers(t *testing.T) {
-	commands := resolvers(t, "timeout:1 attempts:2")
+	commands := resolvers(t)
 	l := newLab(t, modeFIB)
 	run := func(want string) {
 		t.Helper()
 		for name, command := range commands {
-			if got := l.shell(t, command)(); got != want {
+			if got := l.shell(t, command("timeout:10"))(); got != want {
 				t.Errorf("%s: %q, want %q", name, got, want)
 			}
 		}
@@ -81,18 +85,21 @@ func TestRealResolvers(t *testing.T) {
 }
 
 // A look-up whose query died with the daemon: musl sends anew, from the same
-// unconnected socket; glibc stays on its connected one until that is destroyed.
+// unconnected socket; glibc stays on its connected one until that is destroyed. The
+// timeout is for what happens to the daemon before they ask again: musl after half of
+// it.
 func TestLookUpInFlight(t *testing.T) {
-	commands := resolvers(t, "timeout:1 attempts:2")
+	commands := resolvers(t)
 	for _, tc := range []struct {
 		libc    string
 		destroy bool
+		options string
 		want    string
 	}{
-		{"musl", false, fromCore},
-		{"musl", true, fromCore},
-		{"glibc", true, fromCore},
-		{"glibc", false, "EAI_AGAIN"}, // a control
+		{"musl", false, "timeout:8 attempts:2", fromCore},
+		{"musl", true, "timeout:8 attempts:2", fromCore},
+		{"glibc", true, "timeout:30 attempts:2", fromCore},
+		{"glibc", false, "timeout:1 attempts:2", "EAI_AGAIN"}, // a control
 	} {
 		name := tc.libc
 		if tc.destroy {
@@ -108,7 +115,7 @@ func TestLookUpInFlight(t *testing.T) {
 			r := open(t, cfg)
 			check(t, r.Attach())
 			check(t, r.Alive())
-			wait := p.shell(t, commands[tc.libc])
+			wait := p.shell(t, commands[tc.libc](tc.options))
 			<-arrived
 			check(t, r.Withdraw())
 			if tc.destroy {
