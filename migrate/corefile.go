@@ -167,6 +167,9 @@ func (m *migration) probes(o *object, c *container, ready string) {
 	} else if old := find(probe, "httpGet"); old != nil && scalar(old, "path") == "/ready" {
 		return
 	} else {
+		for _, other := range []string{"exec", "tcpSocket", "grpc"} { // a probe has one way
+			remove(probe, other)
+		}
 		set(probe, "httpGet", get)
 	}
 	set(c.Node, "readinessProbe", probe)

@@ -22,6 +22,7 @@ func (m *migration) daemonSet(o *object, c *container) {
 	m.clients(o, c)
 	ready := m.corefile(o, c)
 	m.probes(o, c, ready)
+	m.programs(o, c)
 	m.ports(o, c)
 	m.privileges(o, c)
 	m.redirect(o, c)

@@ -215,6 +215,34 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestPrograms: what the kubelet would run in an image without programs is
+// replaced, taken out or refused.
+func TestPrograms(t *testing.T) {
+	c, _, out, r := run(t, Config{}, manifest(mounted+`        readinessProbe: {exec: {command: [dig, "@169.254.20.10", .]}, periodSeconds: 7}
+        livenessProbe: {exec: {command: [sh, -c, "nslookup . 169.254.20.10"]}}
+        startupProbe: {exec: {command: [/nodens, status]}}
+        lifecycle:
+          preStop: {exec: {command: [sh, -c, "sleep 5 && kill -9 1"]}}
+          postStart: {exec: {command: [/bin/true]}}
+`, volume, plainCorefile))
+	probe := find(c, "readinessProbe")
+	if find(probe, "exec") != nil || scalar(probe, "httpGet", "path") != "/ready" || scalar(probe, "periodSeconds") != "7" {
+		t.Errorf("readinessProbe:\n%s", out)
+	}
+	if want := []string{
+		"DaemonSet dns: livenessProbe runs sh -c nslookup . 169.254.20.10, and the image holds no program but /nodens; ask /health by httpGet",
+		"DaemonSet dns: postStart runs /bin/true, and the image holds no program but /nodens",
+	}; !slices.Equal(r.Refused, want) {
+		t.Errorf("refused %q", r.Refused)
+	}
+	if find(c, "lifecycle", "preStop") != nil || find(c, "lifecycle", "postStart") == nil {
+		t.Errorf("lifecycle:\n%s", out)
+	}
+	if !slices.ContainsFunc(r.Changed, func(s string) bool { return strings.Contains(s, "preStop ran sh -c sleep 5 && kill -9 1; it goes") }) {
+		t.Errorf("changed %q", r.Changed)
+	}
+}
+
 // TestUntouched gives back octet for octet what has nothing to do with it.
 func TestUntouched(t *testing.T) {
 	other := "# a\n\napiVersion: v1\nkind:   Secret   # b\nmetadata: {name: 'x',   namespace: y}\n\n\n--- # c\n"
