@@ -272,6 +272,23 @@ func TestNodeFields(t *testing.T) {
 	}
 }
 
+// Values of other charts, which add NET_ADMIN alone, take nothing away, and what
+// is not in use is not mounted.
+func TestMergedPod(t *testing.T) {
+	p, c := pod(t, mustTemplate(t, "--set", "redirect.mode=off,redirect.optOut={a},securityContext.capabilities.add={NET_ADMIN,NET_RAW}"))
+	if want := []core.Capability{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"}; !slices.Equal(c.SecurityContext.Capabilities.Add, want) {
+		t.Errorf("capabilities %v, want %v", c.SecurityContext.Capabilities.Add, want)
+	}
+	if want := []core.Capability{"ALL"}; !slices.Equal(c.SecurityContext.Capabilities.Drop, want) {
+		t.Errorf("dropped capabilities %v, want %v", c.SecurityContext.Capabilities.Drop, want)
+	}
+	for _, v := range p.Volumes {
+		if v.HostPath != nil && v.HostPath.Path != "/run/nodens" {
+			t.Errorf("%s is mounted", v.HostPath.Path)
+		}
+	}
+}
+
 // A value that cannot do what it says is refused, and the message says where.
 func TestBadValues(t *testing.T) {
 	for values, want := range map[string]string{
@@ -297,6 +314,10 @@ func TestBadValues(t *testing.T) {
 		"endpoints.learn=false,endpoints.asUpstreams=true":                       `endpoints.asUpstreams needs endpoints.learn`,
 		"image.digest=latest":                                                    `at '/image/digest': 'latest' does not match pattern`,
 		"tolerations=all":                                                        `at '/tolerations': got string, want array`,
+		"config.lameduck=1m30s,terminationGracePeriodSeconds=94":                 `terminationGracePeriodSeconds must be 95 at least, not 94`,
+		"config.lameduck=1h":                                                     `terminationGracePeriodSeconds must be 3605 at least, not 30`,
+		"updateStrategy.rollingUpdate.maxUnavailable=10%":                        `maxSurge is 1 and maxUnavailable is 10%, and Kubernetes wants exactly one of them to be 0`,
+		"updateStrategy.rollingUpdate.maxSurge=0":                                `maxSurge is 0 and maxUnavailable is 0, and Kubernetes wants`,
 		"updateStrategy.type=Recreate":                                           `at '/updateStrategy/type': value must be one of 'RollingUpdate', 'OnDelete'`,
 	} {
 		t.Run(values, func(t *testing.T) {

@@ -66,6 +66,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if ne .Values.redirect.mode "off" }}yes{{ end }}
 {{- end }}
 
+{{- /* Not empty where pods' names are needed, to leave some alone. */ -}}
+{{- define "nodens.namesPods" -}}
+{{- if and (include "nodens.redirects" .) .Values.redirect.optOut }}yes{{ end }}
+{{- end }}
+
 {{- /* Not empty where the cache is handed on to the next pod. */ -}}
 {{- define "nodens.snapshots" -}}
 {{- if and .Values.useHostNetwork .Values.config.cacheSnapshot }}yes{{ end }}
@@ -121,5 +126,12 @@ may have knows the field. */ -}}
 {{- $_ := set $c.capabilities "add" $caps }}
 {{- $_ := set $c "runAsUser" 0 }}
 {{- end }}
-{{- mergeOverwrite $c .Values.securityContext | toYaml }}
+{{- $given := get .Values.securityContext "capabilities" | default dict }}
+{{- $c = mergeOverwrite $c (deepCopy .Values.securityContext) }}
+{{- $add := concat $caps (get $given "add" | default list) | uniq }}
+{{- if and $c.capabilities $add }}
+{{- /* Other charts' values add NET_ADMIN alone: port 53 takes more than that. */}}
+{{- $_ := set $c.capabilities "add" $add }}
+{{- end }}
+{{- toYaml $c }}
 {{- end }}

@@ -63,7 +63,7 @@ containers:
       - {name: bpffs, mountPath: /sys/fs/bpf}
       - {name: cgroup, mountPath: /host/cgroup, readOnly: true}
       {{- end }}
-      {{- if .Values.redirect.optOut }}
+      {{- if include "nodens.namesPods" . }}
       - {name: pod-names, mountPath: /var/log/pods, readOnly: true}
       {{- end }}
       {{- with .Values.extraVolumeMounts }}{{ toYaml . | nindent 6 }}{{ end }}
@@ -87,7 +87,7 @@ volumes:
   - name: cgroup
     hostPath: {path: /sys/fs/cgroup, type: Directory}
   {{- end }}
-  {{- if .Values.redirect.optOut }}
+  {{- if include "nodens.namesPods" . }}
   - name: pod-names # the names of its directories tell a pod's name by its UID
     hostPath: {path: /var/log/pods, type: DirectoryOrCreate}
   {{- end }}

@@ -37,16 +37,25 @@
 {{- if and .Values.endpoints.asUpstreams (or $c.customConfig $c.zones) }}
 {{- fail "endpoints.asUpstreams is for the generated Corefile: write kubernetes_endpoints into your forward instead" }}
 {{- end }}
-{{- if regexMatch "^[0-9]+[sm]$" $c.lameduck }}
 {{- /* After lameduck, look-ups under way have 4 s, and what is on the host is taken back. */}}
-{{- $seconds := mul (trimSuffix "s" (trimSuffix "m" $c.lameduck) | int) (hasSuffix "m" $c.lameduck | ternary 60 1) }}
-{{- if lt (int .Values.terminationGracePeriodSeconds) (add $seconds 5 | int) }}
-{{- fail (printf "config.lameduck is %s, and what follows it takes 5s: terminationGracePeriodSeconds must be %d at least, not %d" $c.lameduck (add $seconds 5) (int .Values.terminationGracePeriodSeconds)) }}
+{{- $seconds := 5.0 }}
+{{- range regexFindAll "[0-9.]+(ms|s|m|h)" $c.lameduck -1 }}
+{{- $unit := regexFind "[a-z]+$" . }}
+{{- $seconds = addf $seconds (mulf (trimSuffix $unit . | float64) (get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) $unit)) }}
 {{- end }}
+{{- if lt (float64 .Values.terminationGracePeriodSeconds) $seconds }}
+{{- fail (printf "config.lameduck is %s, and what follows it takes 5s: terminationGracePeriodSeconds must be %v at least, not %v" $c.lameduck (ceil $seconds) (int .Values.terminationGracePeriodSeconds)) }}
 {{- end }}
 {{- with .Values.updateStrategy }}
 {{- if and (eq .type "RollingUpdate") (not .rollingUpdate) }}
 {{- fail "updateStrategy.type RollingUpdate needs updateStrategy.rollingUpdate" }}
+{{- end }}
+{{- if eq .type "RollingUpdate" }}
+{{- $surge := .rollingUpdate.maxSurge | toString | trimSuffix "%" | int }}
+{{- $unavailable := .rollingUpdate.maxUnavailable | toString | trimSuffix "%" | int }}
+{{- if eq (eq $surge 0) (eq $unavailable 0) }}
+{{- fail (printf "updateStrategy.rollingUpdate: maxSurge is %v and maxUnavailable is %v, and Kubernetes wants exactly one of them to be 0" .rollingUpdate.maxSurge .rollingUpdate.maxUnavailable) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
