@@ -32,6 +32,22 @@ func parseBind(b *Block, s statement) error {
 	})
 }
 
+// leaveOut takes an address out of those of the block; of interfaces it is left
+// out when they are expanded.
+func (b *Block) leaveOut(addr string, o statement) error {
+	i := slices.Index(b.Bind, addr)
+	switch {
+	case i >= 0 && len(b.Bind) == 1:
+		return o.errorf("no address is left")
+	case i >= 0:
+		b.Bind = slices.Delete(b.Bind, i, i+1)
+	case !slices.ContainsFunc(b.Bind, func(host string) bool { return !isAddress(host) }):
+		o.warnf("%s is none of the addresses: nothing is left out", addr)
+	}
+	b.BindExcept = append(b.BindExcept, addr)
+	return nil
+}
+
 // parseBindHost returns an address in its canonical form, or the name of an
 // interface.
 func parseBindHost(text string) (string, error) {
@@ -60,7 +76,9 @@ func parseBindExcept(b *Block, o statement) error {
 		if err != nil {
 			return o.errorf("%q is not an IP address", arg.text)
 		}
-		b.BindExcept = append(b.BindExcept, addr.String())
+		if err := b.leaveOut(addr.String(), o); err != nil {
+			return err
+		}
 	}
 	return nil
 }
