@@ -91,24 +91,32 @@ func (n endpointNews) Handle(_ context.Context, r slog.Record) error {
 // What the API server names becomes redirection's fallbacks, those of the node's
 // zone first, and stays when it is no longer followed.
 func TestFollowEndpoints(t *testing.T) {
-	dir, env := account(t, twoZones)
-	d, news := clusterDaemon(t, []string{"-service-account", dir}, env)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); d.followEndpoints(ctx) }()
-	select {
-	case <-*news:
-	case <-time.After(30 * time.Second):
-		t.Fatal("nothing is learnt")
-	}
-	cancel()
-	<-done
-	want := []netip.AddrPort{netip.MustParseAddrPort("10.0.3.8:53"), netip.MustParseAddrPort("10.0.2.7:53")}
-	if !slices.Equal(d.redirect.learnt, want) {
-		t.Errorf("learnt %v, want %v", d.redirect.learnt, want)
-	}
-	if n := testutil.ToFloat64(d.cluster.endpoints); n != 2 {
-		t.Errorf("%v endpoints counted", n)
+	a, b := netip.MustParseAddrPort("10.0.2.7:53"), netip.MustParseAddrPort("10.0.3.8:53")
+	for _, tt := range []struct {
+		args []string
+		want []netip.AddrPort
+	}{
+		{nil, []netip.AddrPort{b, a}}, // $NODE_ZONE
+		{[]string{"-zone", "a"}, []netip.AddrPort{a, b}},
+	} {
+		dir, env := account(t, twoZones)
+		d, news := clusterDaemon(t, append(tt.args, "-service-account", dir), env)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); d.followEndpoints(ctx) }()
+		select {
+		case <-*news:
+		case <-time.After(30 * time.Second):
+			t.Fatal("nothing is learnt")
+		}
+		cancel()
+		<-done
+		if !slices.Equal(d.redirect.learnt, tt.want) {
+			t.Errorf("%v: learnt %v, want %v", tt.args, d.redirect.learnt, tt.want)
+		}
+		if n := testutil.ToFloat64(d.cluster.endpoints); n != 2 {
+			t.Errorf("%v endpoints counted", n)
+		}
 	}
 }
 

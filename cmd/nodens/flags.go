@@ -142,7 +142,7 @@ func (f *flags) setConfiguration(fs *flag.FlagSet) {
 	fs.StringVar(&f.kubeDNS, "kubednscm", "", "`directory` where the kube-dns ConfigMap is mounted, for stubDomains and upstreamNameservers (default "+defaultKubeDNS+" if it exists)")
 	fs.StringVar(&f.upstreamSvc, "upstreamsvc", "kube-dns", "`Service` whose cluster IP answers for the cluster domain, looked up in the environment")
 	f.domain = "cluster.local"
-	fs.Func("cluster-domain", "`domain` that __PILLAR__DNS__DOMAIN__ stands for (default cluster.local)", func(s string) error {
+	fs.Func("cluster-domain", "the cluster's `domain`: __PILLAR__DNS__DOMAIN__ stands for it, and normalize leaves it alone (default cluster.local)", func(s string) error {
 		if _, ok := dns.IsDomainName(s); !ok || s == "" || s == "." {
 			return errors.New("not a domain name")
 		}

@@ -193,6 +193,26 @@ func TestFlagUpstreamSvc(t *testing.T) {
 	})
 }
 
+func TestFlagClusterDomain(t *testing.T) {
+	t.Parallel()
+	eachForm(t, "cluster-domain", "k8s.example", func(t *testing.T, n *node, args []string) {
+		n.write(t, basePath, "__PILLAR__DNS__DOMAIN__ {\n bind __PILLAR__LOCAL__DNS__\n forward . __PILLAR__CLUSTER__DNS__\n}\n"+
+			forwards(outsideDNS, "__PILLAR__LOCAL__DNS__"))
+		n.start(t, local(args...)...)
+		n.answers(t, localAddr, "kubernetes.default.svc.k8s.example.", clusterDNS)
+		n.answers(t, localAddr, inside, outsideDNS)
+	})
+	t.Run("bad", func(t *testing.T) {
+		t.Parallel()
+		n := newNode(t)
+		for _, value := range []string{"", ".", "a..b"} {
+			if got := n.refused(t, local("-cluster-domain="+value)...); !strings.Contains(got, "not a domain name") {
+				t.Errorf("-cluster-domain=%s: %q", value, got)
+			}
+		}
+	})
+}
+
 func TestFlagSetupInterface(t *testing.T) {
 	t.Parallel()
 	eachBool(t, "setupinterface", false, func(t *testing.T, n *node, args []string) {
