@@ -70,8 +70,11 @@ func (f fixture) compare(t *testing.T, coreDNS string) {
 	found := map[string]int{}
 	for range queries {
 		q := nextQuestion(random, asked, f.binds)
-		asked = append(asked, q)
 		a, b := ours.ask(t, q), theirs.ask(t, q)
+		for i := 0; i < 3 && slices.ContainsFunc(asked, q.same) && slices.Contains(differences(q, a, b), ttlDiffers); i++ {
+			a, b = ours.ask(t, q), theirs.ask(t, q) // it had expired with one, and not yet with the other
+		}
+		asked = append(asked, q)
 		for _, d := range differences(q, a, b) {
 			if why := explain(f.name, q, d); why != "" {
 				found[why]++
@@ -138,6 +141,11 @@ func (q question) String() string {
 	return fmt.Sprintf("%s %s @%s over %s, edns %d, do %t, nsid %t", q.name, dns.Type(q.qtype), q.bind, q.network, q.edns, q.do, q.nsid)
 }
 
+// same reports whether the answers to both are the same to a cache.
+func (q question) same(other question) bool {
+	return strings.EqualFold(q.name, other.name) && q.qtype == other.qtype
+}
+
 var (
 	labels = []string{"www", "gone", "alias", "four", "empty", "large", "broken", "mail", "blocked", "_dns._udp", "WwW"}
 	zones  = []string{
@@ -190,6 +198,8 @@ func (n node) ask(t *testing.T, q question) *dns.Msg {
 // the other, and the machine may be slow.
 const ttlSlack = 5
 
+const ttlDiffers = "ttl"
+
 // differences tells in what two replies to the same question differ, one word
 // first.
 func differences(q question, a, b *dns.Msg) []string {
@@ -211,7 +221,7 @@ func differences(q question, a, b *dns.Msg) []string {
 	note("opt", a.IsEdns0() != nil, b.IsEdns0() != nil)
 	note("nsid", nsid(a), nsid(b))
 	if len(a.Answer) == len(b.Answer) && len(a.Ns) == len(b.Ns) && !sameTTLs(slices.Concat(a.Answer, a.Ns), slices.Concat(b.Answer, b.Ns)) {
-		list = append(list, "ttl")
+		list = append(list, ttlDiffers)
 	}
 	return list
 }
