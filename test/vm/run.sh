@@ -75,7 +75,7 @@ cp test/vm/init "$root/init"
 chmod 755 "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd.gz"
 
-timeout 900 qemu-system-x86_64 -accel tcg -m 1024 -smp 1 -nographic -no-reboot -nic none \
+timeout 1800 qemu-system-x86_64 -accel tcg -m 1024 -smp 1 -nographic -no-reboot -nic none \
 	-kernel "$work/kernel/boot/vmlinuz-$release" -initrd "$work/initrd.gz" \
 	-append "console=ttyS0 quiet panic=-1" </dev/null | tr -d '\r' | tee "$work/console"
 grep -q '^VM PASS$' "$work/console"
