@@ -28,9 +28,18 @@ func newSurge(t *testing.T, more ...string) *surge {
 	s := &surge{n: f.newNode(t)}
 	s.pod = s.n.addPod(t)
 	s.n.pretendKubeProxy(t)
+	s.n.migrateRequests(t)
 	i := slices.Index(f.args, "-pidfile")
 	s.args = append(slices.Delete(f.args, i, i+2), more...)
 	return s
+}
+
+// migrateRequests has the kernel give a closing socket's half-open connections to
+// another socket of the address, which it does not do by default: it resets them,
+// and TestSurge of package test counts those.
+func (n *node) migrateRequests(t *testing.T) {
+	t.Helper()
+	must(t, n.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_migrate_req", []byte("1"), 0) }))
 }
 
 // load starts about 500 look-ups a second, of which 300 are ours. serviceTCP are
