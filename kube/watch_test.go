@@ -165,12 +165,20 @@ func startWatch(t *testing.T, account Account) *watched {
 		Watch(ctx, Config{
 			Account: account, Namespace: "kube-system", Service: "kube-dns",
 			MinPause: time.Millisecond, MaxPause: 2 * time.Millisecond,
-			Logger: slog.New(slog.NewTextHandler(w.log, nil)), OnError: func(err error) { w.errs <- err },
+			Logger: slog.New(slog.NewTextHandler(w.log, nil)), OnError: w.note,
 		}, func(addrs []netip.AddrPort) { w.told <- addrs })
 	}()
 	w.cancel = sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(w.cancel)
 	return w
+}
+
+// note keeps err for wantError, unless there are more than anybody will read.
+func (w *watched) note(err error) {
+	select {
+	case w.errs <- err:
+	default:
+	}
 }
 
 func (w *watched) want(t *testing.T, want ...string) {
@@ -262,7 +270,10 @@ func TestOutlivesFailures(t *testing.T) {
 	r.event(t, "ADDED", `"nonsense"`)
 	r.end()
 	w.wantError(t, "cannot unmarshal")
+	r = a.next(t, true, "10") // under way, so that it is known which one is cut
 	a.CloseClientConnections()
+	<-r.gone
+	r.end()
 	r = a.next(t, true, "10")
 	r.event(t, "ERROR", `{"kind":"Status","code":500,"message":"etcd is away"}`)
 	r.end()
