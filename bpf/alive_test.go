@@ -33,7 +33,7 @@ func TestKilledDaemon(t *testing.T) {
 
 func TestStoppedDaemon(t *testing.T) {
 	p, cfg := newServedPod(t)
-	cfg.Timeout = 2 * time.Second
+	cfg.Timeout = 5 * time.Second
 	d := startDaemon(t, nil, p.ns, cfg)
 	o := openBeside(t, cfg.Redirect)
 	o.timeout = cfg.Timeout

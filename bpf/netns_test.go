@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -65,7 +66,25 @@ func (ns *namespace) addresses(t testing.TB, link string, addrs ...string) {
 		if err := ns.nl.AddrAdd(l, addr); err != nil {
 			t.Fatalf("add %s to %s: %v", a, link, err)
 		}
+		if addr.IP.To4() == nil {
+			ns.awaitLocalRoute(t, addr.IP)
+		}
 	}
+}
+
+// awaitLocalRoute polls until an IPv6 address can be reached in its namespace:
+// the kernel makes the route in a worker of its own, after the address.
+func (ns *namespace) awaitLocalRoute(t testing.TB, ip net.IP) {
+	t.Helper()
+	local := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Dst: &net.IPNet{IP: ip, Mask: net.CIDRMask(128, 128)}}
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		routes, err := ns.nl.RouteListFiltered(netlink.FAMILY_V6, local, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
+		check(t, err)
+		if len(routes) > 0 {
+			return
+		}
+	}
+	t.Fatalf("no local route of %v", ip)
 }
 
 type threadError struct{ err error }

@@ -89,13 +89,14 @@ func TestSnapshot(t *testing.T) {
 }
 
 func TestSnapshotOfMany(t *testing.T) {
-	old := New(Options{Shards: 4})
+	clk := newClock()
+	old := New(Options{Shards: 4, Now: clk.Now})
 	c := old.Cache("zone", Policy{})
 	const n = 20_000
 	for i := range n {
 		mustPut(t, c, numbered(i))
 		if i%4 == 0 {
-			c.Get(keyOf(numbered(i)), time.Now())
+			c.Get(keyOf(numbered(i)), clk.now)
 		}
 	}
 	all := snapshotOf(t, old, 64<<20)
@@ -112,6 +113,7 @@ func TestSnapshotOfMany(t *testing.T) {
 		{"into a small budget", 64 << 20, Options{Bytes: 1 << 20}, Policy{}, 2000, 6000},
 		{"into a disabled cache", 64 << 20, Options{}, Policy{Success: Class{Disabled: true}}, 0, 0},
 	} {
+		tt.o.Now = clk.Now
 		s := New(tt.o)
 		s.Cache("zone", tt.p)
 		snapshot := snapshotOf(t, old, tt.limit)
@@ -125,21 +127,22 @@ func TestSnapshotOfMany(t *testing.T) {
 
 // What was asked for again comes before what was not.
 func TestSnapshotOrder(t *testing.T) {
-	old := New(Options{Shards: 1})
+	clk := newClock()
+	old := New(Options{Shards: 1, Now: clk.Now})
 	c := old.Cache("zone", Policy{Success: Class{Entries: 1000}})
 	for i := range 3000 {
 		mustPut(t, c, numbered(i))
 		if i < 100 {
-			c.Get(keyOf(numbered(i)), time.Now())
+			c.Get(keyOf(numbered(i)), clk.now)
 		}
 	}
-	s := New(Options{})
+	s := New(Options{Now: clk.Now})
 	warm := s.Cache("zone", Policy{})
 	if _, err := s.ReadSnapshot(bytes.NewReader(snapshotOf(t, old, 1)), later(0)); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 100 {
-		if warm.Get(keyOf(numbered(i)), time.Now()).State != Fresh {
+		if warm.Get(keyOf(numbered(i)), clk.now).State != Fresh {
 			t.Fatalf("name %d, popular, stayed behind; %+v", i, s.Stats())
 		}
 	}
