@@ -87,7 +87,7 @@ func queryDirectives() []Directive {
 			Name: "log", Forms: []string{"log [NAME…]", "log NAME… FORMAT"}, parse: parseLog, repeats: true,
 			Options: []string{"class all|success|denial|error…"},
 			Summary: "Log queries and their replies.",
-			Differs: "Without FORMAT, lines are key=value pairs; {common} is CoreDNS's. Of {size} and {>bufsize}, the values are those of the query as it came.",
+			Differs: "Without FORMAT, lines are key=value pairs; {common} is CoreDNS's. Of {size} and {>bufsize}, the values are those of the query as it came, of {rsize} that of the reply as it leaves.",
 		},
 		{
 			Name: "dns64", Forms: []string{"dns64 [PREFIX]"}, parse: parseDNS64, last: true,
@@ -140,7 +140,7 @@ func queryDirectives() []Directive {
 				"servfail DURATION", "disable success|denial [ZONE…]", "keepttl",
 			},
 			Summary: "Keep answers.",
-			Differs: "All blocks share one budget of memory; equal questions are asked upstream once.",
+			Differs: "All blocks share one budget of memory; equal questions are asked upstream once. Each RRset keeps its own TTL; TTL 0 is raised only if a MINTTL is given, and else not cached, nor are ANY and a CNAME without its target. Denials without SOA are kept for 5s at most, failures for 1s at first and twice as long each time, up to servfail. Without ZONE also what a rewrite has led out of the block's zones is cached.",
 		},
 	}
 }
@@ -181,7 +181,7 @@ func answerDirectives() []Directive {
 				"tls [CERT KEY] [CA]", "tls_servername NAME", "kubernetes_endpoints",
 			},
 			Summary: "Ask other servers: addresses, tls://addresses, or those of a resolv.conf. With kubernetes_endpoints, the endpoints of the cluster's DNS, and TO only while none is known.",
-			Differs: "The resolv.conf is followed; options of the client's OPT record are not passed on.",
+			Differs: "The resolv.conf is followed; of the client's OPT record DO alone is passed on. UDP comes first for all clients, as with prefer_udp, and TCP when a reply is cut. Other rcodes of upstream than NOERROR, NXDOMAIN and YXDOMAIN become SERVFAIL, and so does what max_concurrent turns away. A health_check of 0s is refused.",
 		},
 		{
 			Name: "whoami", Forms: []string{"whoami"}, parse: parseWhoami, last: true,

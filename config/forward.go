@@ -21,7 +21,10 @@ func forwardOptions() []string {
 }
 
 func laterForwardOptions() []string {
-	return []string{"failfast_all_unhealthy_upstreams", "failover", "max_age", "max_connect_attempts", "max_idle_conns", "next", "source_address"}
+	return []string{
+		"doh_method", "failfast_all_unhealthy_upstreams", "failover", "max_age", "max_connect_attempts", "max_idle_conns",
+		"next", "next_on_nodata", "read_timeout", "resolver", "source_address",
+	}
 }
 
 // parseForward reads forward FROM TO… and its options.
