@@ -234,7 +234,8 @@ func (p *pools) fromResolvConf(path string) ([]upstream.Endpoint, error) {
 func poolConfig(f *config.Forward) (upstream.PoolConfig, error) {
 	c := upstream.PoolConfig{
 		From: f.From, Except: f.Except, ForceTCP: f.ForceTCP, PreferUDP: f.PreferUDP,
-		Policy: upstream.Policy(f.Policy), MaxFails: f.MaxFails, Expire: f.Expire, MaxConcurrent: f.MaxConcurrent,
+		Policy: upstream.Policy(f.Policy), MaxFails: f.MaxFails, MaxConcurrent: f.MaxConcurrent,
+		Expire: max(f.Expire, 1), // 0 keeps no connection, and not the pool's default
 	}
 	c.HealthCheck.Interval = f.HealthCheck.Interval
 	c.HealthCheck.RecursionDesired = f.HealthCheck.RecursionDesired
