@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 // noEDNSFor is how long a server that choked on our OPT record is asked
@@ -21,6 +23,7 @@ type server struct {
 	rtt     rtt
 	metrics *endpointMetrics
 	noEDNS  atomic.Int64  // Unix nanoseconds until which it gets no OPT record
+	sentOPT atomic.Int64  // Unix nanoseconds of the last OPT record from it
 	gone    chan struct{} // closed when retired
 
 	mu      sync.Mutex
@@ -69,7 +72,23 @@ func (s *server) name() string {
 
 func (s *server) takesEDNS(now time.Time) bool { return now.UnixNano() >= s.noEDNS.Load() }
 
-func (s *server) refusesEDNS(now time.Time) { s.noEDNS.Store(now.Add(noEDNSFor).UnixNano()) }
+// refusesEDNS notes that s has answered a question without an OPT record and not
+// with one. Where s has shown lately that it knows them, that was the fault of
+// the question: a forwarder hands on what some server behind it cannot read,
+// and one name must not turn EDNS off for all.
+func (s *server) refusesEDNS(now time.Time) {
+	if now.Add(-noEDNSFor).UnixNano() >= s.sentOPT.Load() {
+		s.noEDNS.Store(now.Add(noEDNSFor).UnixNano())
+	}
+}
+
+// heard looks for what a reply of s tells of s. That its version is not ours
+// (BADVERS) is no OPT record to speak of.
+func (s *server) heard(m *dns.Msg, now time.Time) {
+	if m.Rcode != dns.RcodeBadVers && m.IsEdns0() != nil {
+		s.sentOPT.Store(now.UnixNano())
+	}
+}
 
 // failures is how many queries failed in a row.
 func (s *server) failures() int {

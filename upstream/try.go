@@ -85,6 +85,7 @@ func (t *try) receive(ctx context.Context, p *Pool, until time.Time) (*dns.Msg, 
 	switch alone := stop(); {
 	case err == nil:
 		t.s.metrics.rtt.Store(int64(t.s.rtt.observe(time.Since(t.sent))))
+		t.s.heard(m, p.cfg.Now())
 		p.hedges.earn()
 		if alone {
 			t.giveBack(p)

@@ -289,6 +289,41 @@ func TestEDNSFallback(t *testing.T) {
 			}
 		}
 	})
+	t.Run("the fault of one name", func(t *testing.T) {
+		f := newFake(t, func(f *fake) {
+			f.onUDP = func(q seen, send func([]byte)) {
+				opt := q.msg.IsEdns0()
+				switch {
+				case opt != nil && q.msg.Question[0].Name == "old.example.":
+					send(reply(q.msg, withRcode(dns.RcodeFormatError)))
+				case opt != nil:
+					send(reply(q.msg, func(m *dns.Msg) { withA("192.0.2.1")(m); m.SetEdns0(1232, false) }))
+				default:
+					send(answer(q.msg))
+				}
+			}
+		})
+		now := time.Now()
+		p, _ := newTestPool(t, func(c *PoolConfig) { c.Now = func() time.Time { return now } }, f.endpoint())
+		ask := func(name string, want int) {
+			t.Helper()
+			before := len(f.queries())
+			mustAnswer(t, p, name)
+			q := f.queries()[before:]
+			if len(q) != want || want < 2 && q[0].msg.IsEdns0() == nil {
+				t.Errorf("%s: %d queries, want %d with EDNS first", name, len(q), want)
+			}
+		}
+		ask("www.example.", 1)
+		ask("old.example.", 2)
+		ask("www.example.", 1)
+		ask("old.example.", 2)
+		now = now.Add(noEDNSFor) // nothing was heard of it
+		ask("old.example.", 2)
+		if (*p.servers.Load())[0].takesEDNS(now) {
+			t.Errorf("%v without an OPT record, and it is still taken for one that knows them", noEDNSFor)
+		}
+	})
 	t.Run("not the fault of EDNS", func(t *testing.T) {
 		f := newFake(t, answering(withRcode(dns.RcodeFormatError)))
 		p, _ := newTestPool(t, nil, f.endpoint())
