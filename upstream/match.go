@@ -29,19 +29,26 @@ const (
 // REFUSED to clients that its access-control keeps out. That is accepted.
 //
 // A reply with TC set whose records do not decode was cut within a record; it
-// is returned without records.
+// is returned without records. Without TC the answer and authority sections have
+// to be as long as the header says: a reply that was cut between two records is
+// no denial. Of additional records fewer are forgiven.
 func (q *query) match(reply []byte) (*dns.Msg, verdict) {
 	if v := q.matchHeader(reply); v != accepted {
 		return nil, v
 	}
-	m := new(dns.Msg)
-	if err := m.Unpack(reply); err == nil {
+	m, cut := new(dns.Msg), reply[2]&0x02 != 0
+	switch err := m.Unpack(reply); {
+	case err == nil && (cut || isWhole(reply, m)):
 		return m, accepted
+	case cut:
+		return q.truncated(reply), accepted
 	}
-	if reply[2]&0x02 == 0 {
-		return nil, undecodable
-	}
-	return q.truncated(reply), accepted
+	return nil, undecodable
+}
+
+// isWhole reports whether m has the records that its header promises.
+func isWhole(reply []byte, m *dns.Msg) bool {
+	return int(binary.BigEndian.Uint16(reply[6:])) == len(m.Answer) && int(binary.BigEndian.Uint16(reply[8:])) == len(m.Ns)
 }
 
 func (q *query) matchHeader(reply []byte) verdict {

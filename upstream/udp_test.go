@@ -48,6 +48,16 @@ func TestOverUDPIgnoresWhatIsNoReply(t *testing.T) {
 			return spoiled(q, func(m *dns.Msg) { m.Opcode = dns.OpcodeNotify })
 		}, wrongOpcode},
 		{"records cut", func(q *dns.Msg) []byte { b := answer(q); return b[:len(b)-3] }, undecodable},
+		{"fewer answers than announced", func(q *dns.Msg) []byte {
+			b := spoiled(q, func(m *dns.Msg) { m.Answer = nil })
+			b[7] = 1 // ANCOUNT
+			return b
+		}, undecodable},
+		{"less authority than announced", func(q *dns.Msg) []byte {
+			b := spoiled(q, func(m *dns.Msg) { m.Answer = nil })
+			b[9] = 1 // NSCOUNT
+			return b
+		}, undecodable},
 		{"no question, a bad rcode", func(q *dns.Msg) []byte {
 			return spoiled(q, func(m *dns.Msg) { m.Question, m.Rcode = nil, dns.RcodeFormatError })
 		}, wrongQuestion},
