@@ -92,6 +92,9 @@ func TestDestroyPodSockets(t *testing.T) {
 	ns3.addresses(t, "lo", "10.0.0.2/32")
 	other := inside(ns3, filepath.Dir(p.kubepods))
 
+	threads := newCgroup(t, newCgroup(t, p.kubepods, "a"), "threads") // has no list of processes
+	check(t, os.WriteFile(filepath.Join(threads, "cgroup.type"), []byte("threaded"), 0))
+
 	if n, err := DestroyPodSockets(p.kubepods, "/proc", ap(target4)); n != 2 || err != nil {
 		t.Errorf("destroyed %d sockets, %v, want 2", n, err)
 	}

@@ -99,7 +99,7 @@ func eachProcess(cgroup string, f func(pid string) error) error {
 			return err
 		}
 		list, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-		if isGone(err) {
+		if isGone(err) || errors.Is(err, unix.EOPNOTSUPP) { // of a threaded one, all are above
 			return nil
 		}
 		if err != nil {
