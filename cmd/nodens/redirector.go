@@ -83,6 +83,7 @@ func (r *redirector) open(ctx context.Context, plan redirectPlan) {
 		return
 	}
 	r.broken = false
+	r.lack(ctx, plan.without)
 	named := plan.settings.Uplinks
 	known := r.shutGate(nil, named)
 	r.background(ctx, func(ctx context.Context) { r.followUplinks(ctx, known, named) })
@@ -190,13 +191,32 @@ func (r *redirector) succeed() {
 	r.metrics.set(stateOn)
 }
 
+// lack tells which services are left out, and asks for reloads, which may find what
+// they lack: the node may only be starting. The caller holds mu.
+func (r *redirector) lack(ctx context.Context, services []string) {
+	for _, why := range services {
+		r.metrics.errors.Inc()
+		r.log.Error("a service is not redirected", "error", why)
+	}
+	if len(services) == 0 {
+		return
+	}
+	r.background(ctx, func(ctx context.Context) {
+		for wait := firstRetry; pause(ctx, wait); wait = min(2*wait, longestRetry) {
+			r.retry()
+		}
+	})
+}
+
+// How long after a failure a reload is asked for.
+const firstRetry, longestRetry = 30 * time.Second, 10 * time.Minute
+
 // breakDown is fail for what only another plan, or the same from the beginning,
 // can cure: it asks for a reload by and by. The caller holds mu.
 func (r *redirector) breakDown(ctx context.Context, err error) {
-	const first, longest = 30 * time.Second, 10 * time.Minute
 	r.fail(err)
 	r.broken = true
-	wait := min(first<<r.failures, longest)
+	wait := min(firstRetry<<r.failures, longestRetry)
 	if r.failures < 10 {
 		r.failures++
 	}

@@ -25,6 +25,8 @@ type redirectPlan struct {
 	settings config.Redirect
 	pinDir   string
 	services []bpf.Service
+	// without says which services are left out, and why.
+	without []string
 	// given: the fallbacks are the user's, and no others are to be learnt.
 	given bool
 	// learns: there is an API server to learn fallbacks from. Until it has told,
@@ -58,19 +60,36 @@ func (d *daemon) planRedirect(cfg source) redirectPlan {
 		p.err = errors.New("nothing to redirect: give -localip or a service")
 		return p
 	}
-	t := targets{nodes: d.nodeAddresses, given: p.settings.Targets, next: make(map[bool]int)}
+	p.err = p.addServices(vips, fallbacks, targets{nodes: d.nodeAddresses, given: p.settings.Targets, next: make(map[bool]int)})
+	return p
+}
+
+// addServices leaves out those of an address family that the node has no address of,
+// unless there are no others.
+func (p *redirectPlan) addServices(vips, fallbacks []netip.AddrPort, t targets) error {
+	var without error
 	for _, vip := range vips {
 		target, err := t.forService(vip)
 		if err != nil {
-			p.err = fmt.Errorf("target of service %v: %w", vip, err)
-			return p
+			err = fmt.Errorf("target of service %v: %w", vip, err)
+		}
+		switch {
+		case errors.Is(err, errNodeAddress):
+			without = errors.Join(without, err)
+			p.without = append(p.without, err.Error())
+			continue
+		case err != nil:
+			return err
 		}
 		p.services = append(p.services, bpf.Service{
 			VIP: vip, Target: target, Fallbacks: fallbacksFor(vip, vips, fallbacks),
 			Proxied: vip.Addr() == p.cluster && !p.given,
 		})
 	}
-	return p
+	if len(p.services) == 0 {
+		return without
+	}
+	return nil
 }
 
 // redirectedVIPs are the given services, or what -localip asks us to serve.
@@ -163,8 +182,10 @@ func (t *targets) forService(vip netip.AddrPort) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addr, uint16(n)), nil
 }
 
+var errNodeAddress = errors.New("the node's address is not known, set -node-ip")
+
 // nodeAddresses returns the node's address: as the flag says, the environment,
-// or the default route.
+// or the default route. If none does it is errNodeAddress.
 func (d *daemon) nodeAddresses(v6 bool) (netip.Addr, error) {
 	pick := func(list []netip.Addr) netip.Addr {
 		for _, a := range list {
@@ -192,7 +213,7 @@ func (d *daemon) nodeAddresses(v6 bool) (netip.Addr, error) {
 	}
 	a, err := netsetup.SourceAddress(v6)
 	if err != nil {
-		return a, fmt.Errorf("the node's address is not known, set -node-ip: %w", err)
+		return a, fmt.Errorf("%w: %w", errNodeAddress, err)
 	}
 	return a, nil
 }

@@ -57,6 +57,15 @@ func TestCannotRedirect(t *testing.T) {
 	}
 }
 
+// A VIP of an address family that the node has not does not keep the other one from
+// being redirected.
+func TestOneFamily(t *testing.T) {
+	n := newNode(t, lab.RouteFIB)
+	d := n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint, "-redirect-service", "fd00:53::10,"+vip)
+	d.Err.Await(t, 0, `a service is not redirected.*\[fd00:53::10\]:53`)
+	n.expect(t, "the other family", vip, ownAnswer)
+}
+
 // TestSurge: two daemons at once, as in an upgrade: the new one adopts what is
 // redirected, and the end of the old one does not send pods to the fallback.
 func TestSurge(t *testing.T) {
