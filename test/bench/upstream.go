@@ -24,19 +24,11 @@ type upstream struct {
 // startUpstream serves on a free port of ip, over UDP and TCP.
 func startUpstream(ip netip.Addr) (*upstream, error) {
 	u := new(upstream)
-	addr, err := freePort(ip)
+	pc, l, err := listenBoth(ip)
 	if err != nil {
 		return nil, err
 	}
-	u.addr = addr
-	pc, err := net.ListenPacket("udp", addr.String())
-	if err != nil {
-		return nil, err
-	}
-	l, err := net.Listen("tcp", addr.String())
-	if err != nil {
-		return nil, errors.Join(err, pc.Close())
-	}
+	u.addr = l.Addr().(*net.TCPAddr).AddrPort()
 	u.servers = []*dns.Server{{PacketConn: pc, Handler: u}, {Listener: l, Handler: u}}
 	for _, s := range u.servers {
 		started := make(chan error, 1)
@@ -96,14 +88,24 @@ func zoneOf(name string, negative bool) string {
 
 // freePort finds a port of ip that neither UDP nor TCP uses.
 func freePort(ip netip.Addr) (netip.AddrPort, error) {
-	l, err := net.Listen("tcp", netip.AddrPortFrom(ip, 0).String())
+	pc, l, err := listenBoth(ip)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	addr := l.Addr().(*net.TCPAddr).AddrPort()
-	pc, err := net.ListenPacket("udp", addr.String())
-	if err != nil {
-		return netip.AddrPort{}, errors.Join(err, l.Close())
+	return l.Addr().(*net.TCPAddr).AddrPort(), errors.Join(l.Close(), pc.Close())
+}
+
+// listenBoth takes a port of ip that neither UDP nor TCP uses. The kernel gives one
+// that is free for TCP, which somebody may use for UDP.
+func listenBoth(ip netip.Addr) (pc net.PacketConn, l net.Listener, err error) {
+	for range 100 {
+		if l, err = net.Listen("tcp", netip.AddrPortFrom(ip, 0).String()); err != nil {
+			return nil, nil, err
+		}
+		if pc, err = net.ListenPacket("udp", l.Addr().String()); err == nil {
+			return pc, l, nil
+		}
+		_ = l.Close()
 	}
-	return addr, errors.Join(l.Close(), pc.Close())
+	return nil, nil, err
 }
