@@ -20,6 +20,8 @@ build() { # build ARCH OPTION...
 	# Rights, of the directory too, must not depend on who builds.
 	chmod 755 "$context/nodens"
 	install -m 644 LICENSE "$context/LICENSE"
+	install -d -m 755 "$context/folders"
+	install -d -m 1777 "$context/folders/tmp"
 	$buildah build --isolation chroot --platform "linux/$arch" --timestamp "$time" \
 		--build-arg "VERSION=$version" --build-arg "REVISION=$revision" \
 		"$@" -f deploy/Dockerfile "$context"

@@ -288,7 +288,7 @@ func (d *daemon) stopServing(ctx context.Context) error {
 // where we listen.
 func (d *daemon) becomeReady(ctx context.Context) error {
 	if err := d.pidfile.write(d.flags.pidfile, d.vitals.pid); err != nil {
-		return err
+		d.log.Error("go without a PID file", "error", err) // as CoreDNS does
 	}
 	d.state.ready.Store(true)
 	d.vitals.start(ctx, d.askAny)

@@ -49,7 +49,7 @@ func TestImage(t *testing.T) {
 	if c.Labels["org.opencontainers.image.version"] != "v0.0.0-test" || !slices.Equal(c.Entrypoint, []string{"/nodens"}) || c.User != "" {
 		t.Errorf("config %+v", c)
 	}
-	if got := s.files("localhost/nodens:here"); !slices.Equal(got, []string{"LICENSE", "nodens"}) {
+	if got := s.files("localhost/nodens:here"); !slices.Equal(got, []string{"-rw-r--r-- LICENSE", "-rwxr-xr-x nodens", "dtrwxrwxrwx tmp"}) {
 		t.Errorf("the image has the files %v", got)
 	}
 }
@@ -139,7 +139,11 @@ func (s *store) files(image string) (names []string) {
 			s.t.Fatal(err)
 		}
 		for _, e := range entries {
-			names = append(names, e.Name())
+			info, err := e.Info()
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			names = append(names, info.Mode().String()+" "+e.Name())
 		}
 	})
 	return names

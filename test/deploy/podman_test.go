@@ -243,6 +243,34 @@ func TestPodmanHostNetwork(t *testing.T) {
 	}
 }
 
+// The addon's manifest of node-cache needs another image and nothing else, though
+// that has no folder for the PID file, and no lock of iptables.
+func TestPodmanImageAlone(t *testing.T) {
+	s, n := newStore(t), newNode(t)
+	needRoot(t, "dig", "curl")
+	s.build(root, "localhost/nodens:test", "amd64")
+	text := strings.NewReplacer("__PILLAR__LOCAL__DNS__,__PILLAR__DNS__SERVER__", "169.254.20.10", "__PILLAR__LOCAL__DNS__", "169.254.20.10",
+		"__PILLAR__DNS__SERVER__", "", "__PILLAR__DNS__DOMAIN__", "cluster.local").Replace(readFile(t, "../../cmd/nodens/testdata/migrate/addon.yaml"))
+	all := decode(t, text)
+	spec, c := pod(t, all)
+	c.Image, c.ImagePullPolicy = "localhost/nodens:test", core.PullNever
+	c.Name = "nodens" // podman names the container by it
+	c.Env = append(c.Env, core.EnvVar{Name: "KUBE_DNS_UPSTREAM_SERVICE_HOST", Value: clusterDNS})
+	for i := range spec.Volumes {
+		if host := spec.Volumes[i].HostPath; host != nil { // not this machine's
+			host.Path = filepath.Join(t.TempDir(), "xtables.lock")
+		}
+	}
+	pid := newPodman(s, n).play(all)
+	if got := n.digAnswer("169.254.20.10"); got != "10.96.0.1" {
+		t.Errorf("answer %q", got)
+	}
+	n.run("curl", "--fail", "--silent", "--show-error", "--max-time", "30", "http://169.254.20.10:8080/health")
+	if got := readFile(t, "/proc/"+pid+"/root/tmp/node-cache.pid"); got != "1\n" {
+		t.Errorf("PID file %q", got)
+	}
+}
+
 // For Cilium's local redirect the pod has no capability and no root.
 func TestPodmanLocalRedirect(t *testing.T) {
 	s, n := newStore(t), newNode(t)

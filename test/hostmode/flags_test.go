@@ -356,6 +356,14 @@ func TestFlagPIDFile(t *testing.T) {
 			t.Error("the PID file is left")
 		}
 	})
+	t.Run("nowhere to be written", func(t *testing.T) {
+		t.Parallel()
+		n := newNode(t)
+		n.write(t, corefilePath, forwards(outsideDNS, localIP))
+		d := n.start(t, local("-pidfile", "/proc/node-cache.pid")...)
+		n.answers(t, localAddr, outside, outsideDNS)
+		d.Err.Await(t, 0, `msg="go without a PID file" error="write PID file: `)
+	})
 	t.Run("left by a crash", func(t *testing.T) {
 		t.Parallel()
 		n := newNode(t)
