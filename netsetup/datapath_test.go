@@ -109,7 +109,7 @@ func serve(local netip.AddrPort, name string) (close func(), err error) {
 
 // ask returns who answers on ip, asked from ns.
 func (ns *namespace) ask(network string, ip netip.Addr) string {
-	return ns.askWithin(5*time.Second, network, netip.AddrPortFrom(ip, DefaultDNSPort))
+	return ns.askWithin(30*time.Second, network, netip.AddrPortFrom(ip, DefaultDNSPort))
 }
 
 // askWithin returns an error's text for an answer that has not come in time.
