@@ -33,7 +33,7 @@ func processDirectives() []Directive {
 			Name: "bind", Forms: []string{"bind ADDRESS|INTERFACE…"}, parse: parseBind, repeats: true,
 			Options: []string{"except ADDRESS…"},
 			Summary: "Serve the block on these addresses instead of on all.",
-			Differs: "Ports stay with the zone, as in CoreDNS; an address is bound with SO_REUSEPORT.",
+			Differs: "except takes addresses only, and stands beside no second bind.",
 		},
 		{
 			Name: "redirect", Forms: []string{"redirect [off|auto|on]"}, parse: parseRedirect, own: true,
