@@ -1,5 +1,7 @@
 package config
 
+import "strings"
+
 // processDirectives say how the process and its listeners work.
 func processDirectives() []Directive {
 	return []Directive{
@@ -181,7 +183,7 @@ func answerDirectives() []Directive {
 				"tls [CERT KEY] [CA]", "tls_servername NAME", "kubernetes_endpoints",
 			},
 			Summary: "Ask other servers: addresses, tls://addresses, or those of a resolv.conf. With kubernetes_endpoints, the endpoints of the cluster's DNS, and TO only while none is known.",
-			Differs: "The resolv.conf is followed; of the client's OPT record DO alone is passed on. UDP comes first for all clients, as with prefer_udp, and TCP when a reply is cut. Other rcodes of upstream than NOERROR, NXDOMAIN and YXDOMAIN become SERVFAIL, and so does what max_concurrent turns away. A health_check of 0s is refused.",
+			Differs: "The resolv.conf is followed; of the client's OPT record DO alone is passed on. UDP comes first for all clients, as with prefer_udp, and TCP when a reply is cut. Other rcodes of upstream than NOERROR, NXDOMAIN and YXDOMAIN become SERVFAIL, and so does what max_concurrent turns away. A health_check of 0s is refused. Refused: " + strings.Join(laterForwardOptions(), ", ") + ".",
 		},
 		{
 			Name: "whoami", Forms: []string{"whoami"}, parse: parseWhoami, last: true,
