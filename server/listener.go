@@ -119,8 +119,9 @@ func (l *listener) stop(ctx context.Context) error {
 	for _, u := range l.udp {
 		errs = append(errs, u.handOver(), u.conn.SetReadDeadline(time.Unix(1, 0)))
 	}
-	errs = append(errs, l.tcp.stopAccepting())
+	errs = append(errs, l.tcp.ln.SetDeadline(time.Unix(1, 0)))
 	l.readers.Wait()
+	errs = append(errs, l.tcp.stopAccepting())
 	for _, u := range l.udp {
 		errs = append(errs, u.conn.SetReadDeadline(time.Time{}))
 		u.drain()

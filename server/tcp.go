@@ -125,15 +125,14 @@ func (t *tcpListener) drop(c *tcpConn) {
 	}
 }
 
-// stopAccepting ends serve and closes the listening socket after taking what the
-// kernel has already accepted on our behalf: as long as it is open it gets its
-// part of the connections to the address, which another process may share.
+// stopAccepting closes the listening socket after taking what the kernel has
+// already accepted on our behalf: as long as it is open it gets its part of the
+// connections to the address, which another process may share. serve must have
+// ended: its hold on the socket would put the closing off, and the kernel resets
+// what comes in between.
 func (t *tcpListener) stopAccepting() error {
 	raw, err := t.ln.SyscallConn()
 	if err != nil {
-		return err
-	}
-	if err := t.ln.SetDeadline(time.Unix(1, 0)); err != nil {
 		return err
 	}
 	err = raw.Control(func(fd uintptr) { t.takeBacklog(int(fd)) })

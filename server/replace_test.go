@@ -1,0 +1,88 @@
+package server
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+// TestReplacedUnderTCP replaces the server of an address by another one beside it
+// while clients connect: what the kernel accepts for one that goes is answered. A
+// connection that is half open then may be reset, see TestSurge of package test.
+func TestReplacedUnderTCP(t *testing.T) {
+	const times, tolerated = 100, 10
+	addr := nextAddr()
+	old := serveAlso(t, addr)
+	var asked, reset atomic.Int64
+	var clients sync.WaitGroup
+	done := make(chan struct{})
+	for range 8 {
+		clients.Go(func() {
+			for tick := time.NewTicker(time.Millisecond); ; {
+				select {
+				case <-done:
+					return
+				case <-tick.C:
+				}
+				err := askVersion(addr)
+				asked.Add(1)
+				if errors.Is(err, unix.ECONNRESET) {
+					reset.Add(1)
+				} else if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range times {
+		next := serveAlso(t, addr)
+		for until := asked.Load() + 10; asked.Load() < until; { // so that both have some
+			if err := askVersion(addr); err != nil && !errors.Is(err, unix.ECONNRESET) {
+				t.Fatal(err)
+			}
+		}
+		if err := old.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		old = next
+	}
+	close(done)
+	clients.Wait()
+	if err := old.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n := reset.Load(); n > tolerated {
+		t.Errorf("%d of %d connections were reset in %d replacements", n, asked.Load(), times)
+	}
+}
+
+// serveAlso starts a server on an address that another one may have, too.
+func serveAlso(t *testing.T, addr netip.AddrPort) *Server {
+	t.Helper()
+	m, err := NewMetrics(prometheus.NewRegistry(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Config{Workers: 1, Metrics: m, Logger: slog.New(slog.DiscardHandler), Now: time.Now})
+	if err := s.Apply(t.Context(), []Binding{{Addr: addr}}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// askVersion asks over TCP what a server without zones answers.
+func askVersion(addr netip.AddrPort) error {
+	m := new(dns.Msg).SetQuestion("version.bind.", dns.TypeTXT)
+	m.Question[0].Qclass = dns.ClassCHAOS
+	c := dns.Client{Net: "tcp", Timeout: 20 * time.Second}
+	_, _, err := c.Exchange(m, addr.String())
+	return err
+}
