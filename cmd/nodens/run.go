@@ -31,7 +31,7 @@ func run(ctx context.Context, e env) error {
 		case "teardown":
 			return teardown(ctx, e)
 		case "version":
-			return printLine(e, versionLine())
+			return printVersion(e)
 		}
 	}
 	f, err := parseFlags(e.args, e.stderr)

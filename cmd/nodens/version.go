@@ -31,6 +31,15 @@ func versionLine() string {
 	return fmt.Sprintf("nodens %s %s/%s %s", buildVersion(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 }
 
+// printVersion is the command.
+func printVersion(e env) error {
+	if len(e.args) > 1 {
+		fmt.Fprintln(e.stderr, "usage: nodens version")
+		return errUsage
+	}
+	return printLine(e, versionLine())
+}
+
 // identity tells one process from another, to who asks for id.server in class
 // CH. It gives away nothing else, and above all no version.
 func identity() string { return "nodens " + rand.Text()[:10] }
