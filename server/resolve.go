@@ -160,13 +160,14 @@ func (s *Server) landing(in *inquiry) func(context.Context) (answer, error) {
 }
 
 // fetch asks the zone's sources and stores the answer, or the failure, unless
-// it is only for who asks.
+// it is only for who asks. That upstream was not asked for want of room says
+// nothing of the name: the next who asks may have better luck.
 func (s *Server) fetch(ctx context.Context, in *inquiry) (answer, error) {
 	z := in.zone
 	reply, err := s.askSafely(ctx, in)
 	if err != nil {
 		z.Errors.write(z.Name, in.m, err)
-		if z.Cache != nil && !isPrivate(in.key) {
+		if z.Cache != nil && !isPrivate(in.key) && !errors.Is(err, upstream.ErrOverloaded) {
 			_, perr := z.Cache.PutFailure(in.key, new(dns.Msg).SetRcode(in.m, dns.RcodeServerFailure))
 			err = errors.Join(err, perr)
 		}

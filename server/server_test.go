@@ -241,6 +241,31 @@ func TestTooManyMissesGetServfail(t *testing.T) {
 }
 
 // TestPanicIsServfail: one bad query does not end the node's DNS.
+// TestTooManyUnderWayIsForgotten: a question that was turned away for want of
+// room is asked when it comes again, other than one that upstream has failed.
+func TestTooManyUnderWayIsForgotten(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want int
+	}{{upstream.ErrOverloaded, dns.RcodeSuccess}, {errors.New("down"), dns.RcodeServerFailure}} {
+		var asked atomic.Int32
+		now := time.Now()
+		clock := func() time.Time { return now }
+		ts := newTestServer(t, Config{Now: clock}, zone(".", cacheAt(t, clock), func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
+			if asked.Add(1) == 1 {
+				return nil, &upstream.Error{Err: tt.err}
+			}
+			return reply(t, m, "www.example.org. 60 IN A 192.0.2.1"), nil
+		}))
+		if r := ts.ask(t, "udp", query("www.example.org.", dns.TypeA)); r.Rcode != dns.RcodeServerFailure {
+			t.Errorf("%v: %s", tt.err, dns.RcodeToString[r.Rcode])
+		}
+		if r := ts.ask(t, "udp", query("www.example.org.", dns.TypeA)); r.Rcode != tt.want {
+			t.Errorf("%v, asked again: %s, want %s", tt.err, dns.RcodeToString[r.Rcode], dns.RcodeToString[tt.want])
+		}
+	}
+}
+
 func TestPanicIsServfail(t *testing.T) {
 	ts := newTestServer(t, Config{}, zone("example.org.", newCache(t), func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 		if strings.HasPrefix(m.Question[0].Name, "boom") {
