@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/miekg/dns"
 )
@@ -31,19 +32,24 @@ const (
 // A reply with TC set whose records do not decode was cut within a record; it
 // is returned without records. Without TC the answer and authority sections have
 // to be as long as the header says: a reply that was cut between two records is
-// no denial. Of additional records fewer are forgiven.
+// no denial. Of additional records fewer are forgiven. An OPT record elsewhere
+// than among these is an error (RFC 6891 section 6.1.1) and would reach clients.
 func (q *query) match(reply []byte) (*dns.Msg, verdict) {
 	if v := q.matchHeader(reply); v != accepted {
 		return nil, v
 	}
 	m, cut := new(dns.Msg), reply[2]&0x02 != 0
 	switch err := m.Unpack(reply); {
-	case err == nil && (cut || isWhole(reply, m)):
+	case err == nil && !hasOPT(m.Answer) && !hasOPT(m.Ns) && (cut || isWhole(reply, m)):
 		return m, accepted
 	case cut:
 		return q.truncated(reply), accepted
 	}
 	return nil, undecodable
+}
+
+func hasOPT(rrs []dns.RR) bool {
+	return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT })
 }
 
 // isWhole reports whether m has the records that its header promises.

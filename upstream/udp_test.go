@@ -58,6 +58,9 @@ func TestOverUDPIgnoresWhatIsNoReply(t *testing.T) {
 			b[9] = 1 // NSCOUNT
 			return b
 		}, undecodable},
+		{"an OPT record as answer", func(q *dns.Msg) []byte {
+			return spoiled(q, func(m *dns.Msg) { m.SetEdns0(1232, false); m.Answer, m.Extra = append(m.Answer, m.Extra...), nil })
+		}, undecodable},
 		{"no question, a bad rcode", func(q *dns.Msg) []byte {
 			return spoiled(q, func(m *dns.Msg) { m.Question, m.Rcode = nil, dns.RcodeFormatError })
 		}, wrongQuestion},
