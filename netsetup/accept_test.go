@@ -117,7 +117,7 @@ func TestAcceptsPassFirewall(t *testing.T) {
 			ns := newNamespace(t)
 			l := newLab(t, ns)
 			h := newHost(t, ns.config(modes[1], "g1"))
-			ns.untilRoute(t, bothFamilies[1].AsSlice(), func() { must(t, h.EnsureAddresses) })
+			ns.ensureAddresses(t, h)
 			for _, ip := range bothFamilies {
 				ns.serve(t, netip.AddrPortFrom(ip, DefaultDNSPort), "cache")
 				ns.serve(t, netip.AddrPortFrom(ip, 8080), "cache")
@@ -175,7 +175,7 @@ func TestAcceptsPassNothingElse(t *testing.T) {
 	ns := newNamespace(t)
 	l := newLab(t, ns)
 	h := newHost(t, ns.config(modes[1], "g1"))
-	ns.untilRoute(t, bothFamilies[1].AsSlice(), func() { must(t, h.EnsureAddresses) })
+	ns.ensureAddresses(t, h)
 	for _, ip := range bothFamilies {
 		ns.serve(t, netip.AddrPortFrom(ip, 9), "other port")
 	}

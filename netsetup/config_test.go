@@ -38,7 +38,8 @@ func TestReaderChangesNothing(t *testing.T) {
 	ns := newNamespace(t)
 	writer, reader := newHost(t, ns.config(modes[1], "g1")), newHost(t, ns.config(modes[1], ""))
 	// The kernel makes the route of an IPv6 address by and by.
-	ns.untilRoute(t, bothFamilies[1].AsSlice(), func() { must(t, writer.ensureBoth) })
+	must(t, writer.ensureBoth)
+	check(t, awaitLocalRoutes(ns.nl, bothFamilies...))
 	before := ns.snapshot(t)
 	if err := reader.ensureBoth(t.Context()); !errors.Is(err, errNoGeneration) {
 		t.Errorf("ensure: %v", err)

@@ -57,6 +57,14 @@ func daemon(linkType string) error {
 	if err := h.EnsureAddresses(context.Background()); err != nil {
 		return err
 	}
+	nl, err := netlink.NewHandleAt(netns.NsHandle(netNS))
+	if err != nil {
+		return err
+	}
+	defer nl.Close()
+	if err := awaitLocalRoutes(nl, services...); err != nil {
+		return err
+	}
 	for _, ip := range services {
 		err := inNetNS(netNS, func() error {
 			_, err := serve(netip.AddrPortFrom(ip, DefaultDNSPort), "cache")
@@ -187,40 +195,43 @@ func (ns *namespace) addTo(t *testing.T, link string, prefixes ...string) netlin
 		if a.IP.To4() == nil {
 			a.Flags = unix.IFA_F_NODAD
 		}
-		add := func() { check(t, ns.nl.AddrAdd(l, a)) }
-		if a.IP.To4() == nil && link == "lo" {
-			ns.untilRoute(t, a.IP, add)
-		} else {
-			add()
+		check(t, ns.nl.AddrAdd(l, a))
+		if link == "lo" { // others may have to wait for their carrier
+			check(t, awaitLocalRoutes(ns.nl, netip.MustParsePrefix(p).Addr()))
 		}
 	}
 	return l
 }
 
-// untilRoute returns when the kernel has the local route of the IPv6 address
-// that add adds: it makes it in a worker of its own.
-func (ns *namespace) untilRoute(t *testing.T, ip net.IP, add func()) {
+// ensureAddresses returns when h's addresses can be reached.
+func (ns *namespace) ensureAddresses(t *testing.T, h *Host) {
 	t.Helper()
-	updates, done := make(chan netlink.RouteUpdate), make(chan struct{})
-	check(t, netlink.RouteSubscribeAt(netns.NsHandle(ns.fd), updates, done))
-	add()
-	deadline := time.NewTimer(10 * time.Second)
-	defer deadline.Stop()
-	defer close(done)
-	for {
-		select {
-		case u := <-updates:
-			if u.Table == unix.RT_TABLE_LOCAL && u.Dst != nil && u.Dst.IP.Equal(ip) {
-				go func() { // until the subscription has ended
-					for range updates {
-					}
-				}()
-				return
+	must(t, h.EnsureAddresses)
+	check(t, awaitLocalRoutes(ns.nl, h.cfg.Addrs...))
+}
+
+// awaitLocalRoutes polls until the kernel has the local routes of IPv6
+// addresses: it makes them in a worker of its own, after the addresses, and
+// loses what comes before.
+func awaitLocalRoutes(nl *netlink.Handle, addrs ...netip.Addr) error {
+	end := time.Now().Add(30 * time.Second)
+	for _, a := range addrs {
+		for a.Is6() {
+			local := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(128, 128)}}
+			routes, err := nl.RouteListFiltered(netlink.FAMILY_V6, local, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
+			if err != nil {
+				return fmt.Errorf("list local routes of %v: %w", a, err)
 			}
-		case <-deadline.C:
-			t.Fatalf("no local route of %s", ip)
+			if len(routes) > 0 {
+				break
+			}
+			if time.Now().After(end) {
+				return fmt.Errorf("no local route of %v", a)
+			}
+			time.Sleep(time.Millisecond)
 		}
 	}
+	return nil
 }
 
 func (ns *namespace) serve(t *testing.T, local netip.AddrPort, name string) (stop func()) {
@@ -349,7 +360,7 @@ func TestServiceAddressFollowsListener(t *testing.T) {
 	cfg := ns.config(modes[1], "g1")
 	cfg.Addrs = services
 	h := newHost(t, cfg)
-	must(t, h.EnsureAddresses)
+	ns.ensureAddresses(t, h)
 	must(t, h.EnsureRules)
 	l.answers(t, "backend", "")
 	stopForeign := ns.serve(t, netip.MustParseAddrPort("[::]:53"), "foreign")
@@ -375,7 +386,7 @@ func TestWildcardListenerOfOurs(t *testing.T) {
 	cfg.Addrs = services
 	l.networks = []string{"tcp"} // over UDP our plain listener would answer from another address
 	h := newHost(t, cfg)
-	must(t, h.EnsureAddresses)
+	ns.ensureAddresses(t, h)
 	must(t, h.EnsureRules)
 	stop := ns.serve(t, netip.MustParseAddrPort("[::]:53"), "cache")
 	l.answers(t, "backend", "") // somebody else's, for all that the rules know
@@ -408,7 +419,7 @@ func TestServiceAddressOnOldKernels(t *testing.T) {
 			cfg.Addrs = services
 			h := newHost(t, cfg)
 			h.noSocketExpr, h.noOwner = tt.noSocketExpr, tt.noOwner
-			must(t, h.EnsureAddresses)
+			ns.ensureAddresses(t, h)
 			must(t, h.EnsureRules)
 			var stops []func()
 			for _, ip := range services {
@@ -432,7 +443,7 @@ func TestLocalTrafficIsUntracked(t *testing.T) {
 	cfg := ns.config(modes[1], "g1")
 	cfg.Addrs = append([]netip.Addr{local}, services...)
 	h := newHost(t, cfg)
-	must(t, h.EnsureAddresses)
+	ns.ensureAddresses(t, h)
 	ct, err := netlink.NewHandleAt(netns.NsHandle(ns.fd), unix.NETLINK_NETFILTER)
 	check(t, err)
 	t.Cleanup(ct.Close)
