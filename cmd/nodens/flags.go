@@ -239,6 +239,9 @@ func parseLocalIPs(s string) ([]netip.Addr, error) {
 		if a.IsUnspecified() || a.IsMulticast() {
 			return nil, fmt.Errorf("%q is no address of one host", part)
 		}
+		if a.Is6() && a.IsLinkLocalUnicast() {
+			return nil, fmt.Errorf("%q is link-local: in IPv6 such an address needs a zone, another on each host", part)
+		}
 		ips = append(ips, a.Unmap())
 	}
 	return ips, nil

@@ -63,9 +63,16 @@ func (f *flags) setRedirectPlaces(fs *flag.FlagSet) {
 	fs.StringVar(&r.pinDir, "redirect-pin-dir", bpf.DefaultPinDir, "keep programs and maps in this `directory` of a BPF file system")
 	fs.StringVar(&r.podLogs, "pod-logs", defaultPodLogs, "the kubelet's `directory` of pods' logs, which tells the pods of -redirect-opt-out")
 	fs.Func("node-ip", "`addresses` of the node, comma-separated, at most one of each family (default $NODE_IP, $HOST_IP, or what the default route sends from)", func(s string) (err error) {
-		r.nodeIPs, err = parseLocalIPs(s)
+		if r.nodeIPs, err = parseLocalIPs(s); err == nil && tooMany(r.nodeIPs) {
+			err = errors.New("want at most one address of each family")
+		}
 		return err
 	})
+}
+
+// tooMany reports whether two addresses are of one family.
+func tooMany(addrs []netip.Addr) bool {
+	return len(addrs) > 2 || len(addrs) == 2 && addrs[0].Is4() == addrs[1].Is4()
 }
 
 // eachOf parses a comma-separated list.
