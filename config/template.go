@@ -45,6 +45,9 @@ func parseTemplate(b *Block, s statement) error {
 	if !ok {
 		return s.errorf("%q is not a class, such as IN or ANY", s.args[0].text)
 	}
+	if class != dns.ClassINET && class != dns.ClassANY {
+		return s.errorf("class %s would never be answered, as questions of it are refused: remove the directive", dns.ClassToString[class])
+	}
 	var err error
 	if t.Type, err = parseType(s.args[1].text); err != nil {
 		return s.fail(err)
