@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +18,8 @@ import (
 
 const (
 	stampedeSockets = 500
-	stampedeIDs     = 20 // queries of each socket
+	stampedeIDs     = 20              // queries of each socket
+	silence         = 2 * time.Second // after which a query upstream is taken for lost, see -hedge
 )
 
 // TestStampede has 10,000 clients ask one name that is not cached: upstream
@@ -25,7 +27,7 @@ const (
 //
 // The daemon is not the race-checked one, whose runtime bears 8,128 goroutines.
 // The test does not run beside others: upstream has to hold its answer back
-// until all have asked, and must not be asked again for its slowness.
+// until all have asked. Where that takes seconds it is asked again, rightly.
 func TestStampede(t *testing.T) {
 	t.Run("udp", func(t *testing.T) { stampede(t, "udp", 0) })
 	t.Run("tcp, half of the clients leave", func(t *testing.T) { stampede(t, "tcp", stampedeSockets/2) })
@@ -38,8 +40,11 @@ func stampede(t *testing.T, network string, leaving int) {
 	n, ip := c.addUpstream(t)
 	const name = "popular.example.org."
 	release := make(chan struct{})
+	var first atomic.Pointer[time.Time]
 	up := lab.StartUpstream(t, n, ip+":53", func(q *dns.Msg) *dns.Msg {
 		if q.Question[0].Name == name {
+			now := time.Now()
+			first.CompareAndSwap(nil, &now)
 			select {
 			case <-release:
 			case <-t.Context().Done():
@@ -62,10 +67,11 @@ func stampede(t *testing.T, network string, leaving int) {
 	// Everything that was sent has been read. Some leave now.
 	stay, leave := herd[:len(herd)-leaving], herd[len(herd)-leaving:]
 	each(t, leave, (*herdClient).leave)
+	held := time.Since(*first.Load())
 	close(release)
 	each(t, stay, (*herdClient).await)
-	if seen := up.Seen(name); len(seen) != 1 {
-		t.Errorf("upstream was asked %d times, want once", len(seen))
+	if seen := up.Seen(name); len(seen) > 1+int(held/silence) {
+		t.Errorf("upstream was asked %d times within %v, want once", len(seen), held)
 	}
 	// Nothing is stuck behind.
 	r := c.pod.Ask(t, network, localAddr, lab.Query("after.example.org.", dns.TypeA))
