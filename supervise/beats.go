@@ -92,8 +92,10 @@ func (b *Beats) Beat(r Report) error {
 		err = unix.Send(int(fd), b.text, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		return true
 	})
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EPIPE) { // see Orphaned
-		err = nil
+	for _, lost := range []error{unix.EAGAIN, unix.EPIPE, unix.ECONNRESET} { // the latter two: see Orphaned
+		if errors.Is(err, lost) {
+			err = nil
+		}
 	}
 	if err := errors.Join(err, cerr); err != nil {
 		return fmt.Errorf("beat: %w", err)

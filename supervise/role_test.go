@@ -121,6 +121,7 @@ func serveBeats(beats *Beats, beat func(), signals <-chan os.Signal) {
 		case <-tick.C:
 			beat()
 		case s := <-signals:
+			beat() // what comes after is another silence
 			fmt.Println("got", s)
 			if s == syscall.SIGTERM || s == syscall.SIGINT {
 				os.Exit(0)
