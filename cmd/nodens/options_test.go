@@ -72,6 +72,11 @@ func TestOptionsReach(t *testing.T) {
 			"prefix 2001:db8:64::/96", "translate_all", "allow_ipv4",
 		}},
 		{"loadbalance", func(b *config.Block) (any, error) { return buildActions(b) }, []string{"prefer 10.0.0.0/8"}},
+		{"redirect on", func(b *config.Block) (any, error) {
+			return d.redirectSettings(source{Config: &config.Config{Blocks: []*config.Block{b}}}), nil
+		}, []string{
+			"target :20153", "service 10.96.0.10", "fallback 10.0.2.7", "opt_out a/b", "uplink eth0", "kubepods /sys/fs/cgroup/a", "heartbeat 300ms",
+		}},
 		{"bind lo", func(b *config.Block) (any, error) { return bindAddrs(b) }, []string{"except 127.0.0.1"}},
 	} {
 		t.Run(tc.directive, func(t *testing.T) {
