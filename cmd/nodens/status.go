@@ -30,19 +30,21 @@ func printStatus(w io.Writer, f *flags, s netsetup.Status) {
 	}
 	fmt.Fprintf(w, "link\t%s%s\n", link, by(s.Generation))
 	for _, a := range s.Addresses {
-		where := "missing"
-		if a.Link != "" {
-			where = "on " + a.Link
+		if a.Link == "" {
+			fmt.Fprintf(w, "address\t%s %s\n", a.Address, a.Problem)
+			continue
 		}
-		fmt.Fprintf(w, "address\t%s %s%s\n", a.Address, where, problem(a.Problem))
+		fmt.Fprintf(w, "address\t%s on %s%s\n", a.Address, a.Link, problem(a.Problem))
 	}
 	switch {
 	case !f.setupRules:
 		fmt.Fprintln(w, "rules\tnot wanted")
 	case s.Rules.Present:
 		fmt.Fprintf(w, "rules\tpresent%s%s\n", by(s.Rules.Generation), problem(s.Rules.Problem))
+	case s.Rules.Problem != "":
+		fmt.Fprintf(w, "rules\t%s\n", s.Rules.Problem)
 	default:
-		fmt.Fprintf(w, "rules\tmissing%s\n", problem(s.Rules.Problem))
+		fmt.Fprintln(w, "rules\tnone needed")
 	}
 	switch {
 	case f.setupRules:

@@ -148,7 +148,7 @@ func TestStatus(t *testing.T) {
 			}
 		}
 	}
-	status("before the start", 1, "link\tnone", "address\t"+localIP+" missing", "address\t"+localIP6+" missing", "rules\tmissing")
+	status("before the start", 1, "link\tnone", "address\t"+localIP+" missing\n", "address\t"+localIP6+" missing\n", "rules\tmissing\n")
 	d := n.start(t, bothLocal...)
 	link := "lo"
 	if n.tryDummy(t) {
