@@ -57,7 +57,7 @@ func daemon(linkType string) error {
 	if err := h.EnsureAddresses(context.Background()); err != nil {
 		return err
 	}
-	nl, err := netlink.NewHandleAt(netns.NsHandle(netNS))
+	nl, err := netlink.NewHandleAt(netns.NsHandle(netNS), unix.NETLINK_ROUTE) // others need modules
 	if err != nil {
 		return err
 	}
