@@ -35,7 +35,11 @@ func (a ifAddr) usable() bool {
 
 // addrs reads every address of the namespace.
 func (k *kernel) addrs() ([]ifAddr, error) {
-	msgs, err := k.dumpAddrs()
+	msgs, err := dump(func() ([][]byte, error) {
+		req := k.request(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
+		return req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read addresses: %w", err)
 	}
@@ -52,17 +56,15 @@ func (k *kernel) addrs() ([]ifAddr, error) {
 	return out, nil
 }
 
-// dumpAddrs repeats a dump that a concurrent change made inconsistent.
-func (k *kernel) dumpAddrs() (msgs [][]byte, err error) {
+// dump reads again, a few times, what a change in between made inconsistent: pods'
+// links come and go meanwhile.
+func dump[T any](read func() ([]T, error)) (all []T, err error) {
 	for range 8 {
-		req := k.request(unix.RTM_GETADDR, unix.NLM_F_DUMP)
-		req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
-		msgs, err = req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return msgs, err
+		if all, err = read(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
 		}
 	}
-	return msgs, err
+	return all, err
 }
 
 // putAddr adds the address or replaces its flags, lifetimes and mark. A prefix

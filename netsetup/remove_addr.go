@@ -62,13 +62,7 @@ func (h *Host) removeOrphan(index int) (gone bool, err error) {
 
 // deleteMarkedLinks deletes every link that carries a mark, whatever its name.
 func (h *Host) deleteMarkedLinks() error {
-	links, err := h.kernel.links.LinkList()
-	for range 8 { // pods' links come and go meanwhile
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-		links, err = h.kernel.links.LinkList()
-	}
+	links, err := dump(h.kernel.links.LinkList)
 	if err != nil {
 		return fmt.Errorf("read links: %w", err)
 	}

@@ -22,7 +22,7 @@ type Uplink struct {
 // ends of pods' links, and bridges of these. If any are named, it is those, as
 // far as they exist.
 func Uplinks(named []string) ([]Uplink, error) {
-	links, err := netlink.LinkList()
+	links, err := dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
@@ -80,7 +80,9 @@ func markMasters(links []netlink.Link, is map[int]bool) {
 // defaultRouteLinks looks at the main table only: CNIs have default routes to
 // their own interfaces in others.
 func defaultRouteLinks() (map[int]bool, error) {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	routes, err := dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
