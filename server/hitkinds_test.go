@@ -136,16 +136,7 @@ func awaitTTL(t *testing.T, ts *testServer, ttl uint32) {
 // TestPopularNameNeverMisses asks for a name of TTL 60 every five seconds for
 // half an hour: after the first, no query waits for upstream.
 func TestPopularNameNeverMisses(t *testing.T) {
-	now := &fakeClock{t: time.Now()}
-	c := cache.New(cache.Options{Now: now.Now}).Cache("x", cache.Policy{
-		Success:  cache.Class{MaxTTL: time.Hour},
-		Prefetch: cache.Prefetch{Amount: 2, Duration: time.Minute, Percentage: 20},
-	})
-	asked := make(chan struct{}, 1000)
-	ts := newTestServer(t, Config{Now: now.Now}, zone("example.org.", c, func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
-		asked <- struct{}{}
-		return example(t)(ctx, m)
-	}))
+	now, ts, asked := newPrefetching(t)
 	ts.ask(t, "udp", query("www.example.org.", dns.TypeA))
 	<-asked
 	refreshed := 0

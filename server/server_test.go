@@ -705,19 +705,27 @@ func TestLoopProbe(t *testing.T) {
 	}
 }
 
-// TestRefreshPrefetches: a popular name is asked for again before it expires,
-// and its clients never wait.
-func TestRefreshPrefetches(t *testing.T) {
+// newPrefetching is a server with a clock of its own, of the zone example.org, that
+// prefetches names that were asked for twice. Each question to upstream is told.
+func newPrefetching(t *testing.T) (*fakeClock, *testServer, <-chan struct{}) {
+	t.Helper()
 	now := &fakeClock{t: time.Now()}
 	c := cache.New(cache.Options{Now: now.Now}).Cache("x", cache.Policy{
 		Success:  cache.Class{MaxTTL: time.Hour},
 		Prefetch: cache.Prefetch{Amount: 2, Duration: time.Minute, Percentage: 20},
 	})
-	asked := make(chan struct{}, 10)
+	asked := make(chan struct{}, 1000)
 	ts := newTestServer(t, Config{Now: now.Now}, zone("example.org.", c, func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 		asked <- struct{}{}
 		return example(t)(ctx, m)
 	}))
+	return now, ts, asked
+}
+
+// TestRefreshPrefetches: a popular name is asked for again before it expires,
+// and its clients never wait.
+func TestRefreshPrefetches(t *testing.T) {
+	now, ts, asked := newPrefetching(t)
 	for range 3 {
 		ts.ask(t, "udp", query("www.example.org.", dns.TypeA))
 	}
