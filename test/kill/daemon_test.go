@@ -26,10 +26,10 @@ const redirected = "sockets are redirected"
 
 // start starts nodens in the memory cgroup and waits until pods are redirected
 // to it.
-func (n *node) start(t *testing.T, m *memory) *daemon {
+func (n *node) start(t *testing.T, m *lab.Memory) *daemon {
 	t.Helper()
 	d := &daemon{lab.Command{Netns: n.Netns, Args: []string{
-		"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, m.dir, nodens.Path(t),
+		"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, m.Dir, nodens.Path(t),
 		"-conf", n.conf, "-localip", vip, "-metrics-listen-address", "0", "-redirect", "on", "-node-ip", nodeIP,
 		"-redirect-target", target, "-redirect-fallback", coreDNS, "-kubepods", n.kubepods, "-redirect-pin-dir", n.pinDir,
 	}}.Start(t)}

@@ -18,23 +18,23 @@ type fault struct {
 	name string
 	// away: pods are sent to the fallback meanwhile.
 	away bool
-	do   func(t *testing.T, n *node, m *memory, d *daemon) *daemon
+	do   func(t *testing.T, n *node, m *lab.Memory, d *daemon) *daemon
 }
 
 var faults = []fault{
-	{"kill -9", true, func(t *testing.T, _ *node, _ *memory, d *daemon) *daemon {
+	{"kill -9", true, func(t *testing.T, _ *node, _ *lab.Memory, d *daemon) *daemon {
 		mark := d.mark()
 		d.signal(t, syscall.SIGKILL)
 		d.awaitRedirected(t, mark)
 		return d
 	}},
-	{"SIGSTOP for ever", true, func(t *testing.T, _ *node, _ *memory, d *daemon) *daemon {
+	{"SIGSTOP for ever", true, func(t *testing.T, _ *node, _ *lab.Memory, d *daemon) *daemon {
 		mark := d.mark()
 		d.signal(t, syscall.SIGSTOP)
 		d.awaitRedirected(t, mark)
 		return d
 	}},
-	{"SIGSTOP for a second", true, func(t *testing.T, _ *node, _ *memory, d *daemon) *daemon {
+	{"SIGSTOP for a second", true, func(t *testing.T, _ *node, _ *lab.Memory, d *daemon) *daemon {
 		worker := d.worker(t)
 		pause(t, 2*time.Second) // the supervisor frees no sooner again
 		mark := d.Err.Mark()
@@ -48,18 +48,18 @@ var faults = []fault{
 		}
 		return d
 	}},
-	{"out of memory", true, func(t *testing.T, _ *node, m *memory, d *daemon) *daemon {
+	{"out of memory", true, func(t *testing.T, _ *node, m *lab.Memory, d *daemon) *daemon {
 		mark := d.mark()
-		m.exhaust(t, d.gone(t))
+		exhaust(t, m, d.gone(t))
 		d.awaitRedirected(t, mark)
 		return d
 	}},
-	{"supervisor only", true, func(t *testing.T, n *node, m *memory, d *daemon) *daemon {
+	{"supervisor only", true, func(t *testing.T, n *node, m *lab.Memory, d *daemon) *daemon {
 		d.Signal(t, syscall.SIGKILL)
 		d.Wait(t) // for the worker, too, which ends by itself
 		return n.start(t, m)
 	}},
-	{"all at once", true, func(t *testing.T, n *node, m *memory, d *daemon) *daemon { // as a container that is killed
+	{"all at once", true, func(t *testing.T, n *node, m *lab.Memory, d *daemon) *daemon { // as a container that is killed
 		worker := d.worker(t)
 		d.Signal(t, syscall.SIGKILL)
 		// It ends by itself, too, and may have been quicker.
@@ -69,7 +69,7 @@ var faults = []fault{
 		d.Wait(t)
 		return n.start(t, m)
 	}},
-	{"upgrade", false, func(t *testing.T, n *node, m *memory, d *daemon) *daemon {
+	{"upgrade", false, func(t *testing.T, n *node, m *lab.Memory, d *daemon) *daemon {
 		next := n.start(t, m)
 		d.stop(t)
 		return next
@@ -80,7 +80,7 @@ var faults = []fault{
 // how long the longest took.
 func TestFaults(t *testing.T) {
 	n := newNode(t)
-	m := newMemory(t)
+	m := lab.NewMemory(t)
 	d := n.start(t, m)
 	clients := n.startClients(t)
 	supervisor, own := memoryOf(t, d.PID())
