@@ -3,8 +3,8 @@ package main
 import (
 	"os"
 
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/server"
 )
 
 // buildActions makes what the block does with queries and replies beyond

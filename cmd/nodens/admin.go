@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/internal/server"
 )
 
 // endpoint is one HTTP path on one address.

@@ -14,9 +14,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nodens-dns/nodens/cache"
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/server"
-	"github.com/nodens-dns/nodens/upstream"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/server"
+	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
 // app is one configuration, built and not yet in use.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/kube"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/kube"
 )
 
 // clusterFlags say what to ask the API server for, and as whom.

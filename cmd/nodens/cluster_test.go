@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/nodens-dns/nodens/upstream"
+	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
 // account is the service account of a pretended API server, which answers every

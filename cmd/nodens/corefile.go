@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 //go:embed default.corefile

@@ -18,10 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/server"
+	"github.com/nodens-dns/nodens/internal/supervise"
+	"github.com/nodens-dns/nodens/internal/upstream"
 	"github.com/nodens-dns/nodens/netsetup"
-	"github.com/nodens-dns/nodens/server"
-	"github.com/nodens-dns/nodens/supervise"
-	"github.com/nodens-dns/nodens/upstream"
 )
 
 // drainTimeout bounds the look-ups that are under way at SIGTERM.

@@ -6,8 +6,8 @@ import (
 	"net/http/pprof"
 	"runtime"
 
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/server"
 )
 
 // pprofEndpoints are what the pprof directive offers.

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/doctor"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/doctor"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 
 	"github.com/nodens-dns/nodens/bpf"
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/doctor"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/doctor"
 )
 
 // addRedirect adds what flags and Corefile make of redirection, and how to look

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/bpf"
-	"github.com/nodens-dns/nodens/server"
-	"github.com/nodens-dns/nodens/supervise"
+	"github.com/nodens-dns/nodens/internal/server"
+	"github.com/nodens-dns/nodens/internal/supervise"
 )
 
 // beatInterval is how often we ask ourselves: each time wakes a few threads, which

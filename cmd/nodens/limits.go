@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/server"
 	"github.com/nodens-dns/nodens/netsetup"
-	"github.com/nodens-dns/nodens/server"
 )
 
 // limitFlags is what the command line says of who is answered and how much of

@@ -9,8 +9,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/migrate"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/migrate"
 )
 
 // defaultImage is what migrate puts in the place of node-cache's image.

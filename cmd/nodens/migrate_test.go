@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodens-dns/nodens/migrate"
+	"github.com/nodens-dns/nodens/internal/migrate"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

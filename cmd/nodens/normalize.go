@@ -10,9 +10,9 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/server"
-	"github.com/nodens-dns/nodens/upstream"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/server"
+	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
 const hostResolvConf = "/etc/resolv.conf"

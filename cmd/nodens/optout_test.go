@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 const (

@@ -14,8 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/upstream"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
 // pools owns the upstreams in use, by what the Corefile says of them: a reload

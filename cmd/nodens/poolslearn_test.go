@@ -9,8 +9,8 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/upstream"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
 // namedServer answers every question with a TXT record that holds its name.

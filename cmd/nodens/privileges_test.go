@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/nodens-dns/nodens/bpf"
-	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // redirectFlags is what the command line says of redirection. What is zero or

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/internal/server"
 )
 
 // redirectState is how far redirection is.

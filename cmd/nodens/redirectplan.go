@@ -9,10 +9,10 @@ import (
 	"slices"
 
 	"github.com/nodens-dns/nodens/bpf"
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/kube"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/kube"
+	"github.com/nodens-dns/nodens/internal/server"
 	"github.com/nodens-dns/nodens/netsetup"
-	"github.com/nodens-dns/nodens/server"
 )
 
 // defaultTargetPort is outside the range of NodePorts (30000–32767) and of

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // redirectSettings is what one configuration asks of redirection. The Corefile

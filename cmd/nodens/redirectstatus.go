@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/bpf"
-	"github.com/nodens-dns/nodens/config"
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // redirectStatus prints what is pinned, by whichever process, and reports whether

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/server"
 )
 
 func buildRewrite(rules []*config.Rewrite) *server.Rewrite {

@@ -9,9 +9,9 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/doctor"
-	"github.com/nodens-dns/nodens/supervise"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/doctor"
+	"github.com/nodens-dns/nodens/internal/supervise"
 )
 
 // run is the program: a command, or the daemon until ctx is done.

@@ -9,8 +9,8 @@ import (
 	"syscall"
 
 	"github.com/nodens-dns/nodens/bpf"
-	"github.com/nodens-dns/nodens/config"
-	"github.com/nodens-dns/nodens/supervise"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/supervise"
 )
 
 // exitStatus is an error that whoever caused it has told.

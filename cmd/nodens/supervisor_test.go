@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/bpf"
-	"github.com/nodens-dns/nodens/supervise"
+	"github.com/nodens-dns/nodens/internal/supervise"
 )
 
 // Without the flag there is a supervisor where sockets may be redirected.

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodens-dns/nodens/server"
-	"github.com/nodens-dns/nodens/supervise"
+	"github.com/nodens-dns/nodens/internal/server"
+	"github.com/nodens-dns/nodens/internal/supervise"
 )
 
 // vitalsInterval is how often we ask ourselves where nobody else does. Several

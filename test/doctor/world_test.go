@@ -12,7 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/doctor"
+	"github.com/nodens-dns/nodens/internal/doctor"
 	"github.com/nodens-dns/nodens/test/internal/lab"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/upstream"
+	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
 // records is a source that answers from a list of records; counted are the

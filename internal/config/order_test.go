@@ -44,7 +44,7 @@ func TestOrder(t *testing.T) {
 // TestOrderTable holds the table in docs/directives.md to be that of the
 // directives.
 func TestOrderTable(t *testing.T) {
-	const path, begin, end = "../docs/directives.md", "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
+	const path, begin, end = "../../docs/directives.md", "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestOrderTable(t *testing.T) {
 		return
 	}
 	if table != want {
-		t.Errorf("the table in %s is not what the directives are; go test ./config -run TestOrderTable -update writes it anew", path)
+		t.Errorf("the table in %s is not what the directives are; go test ./internal/config -run TestOrderTable -update writes it anew", path)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/upstream"
+	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
 // LoopProbe finds out whether what a zone forwards comes back: it asks the

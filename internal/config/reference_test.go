@@ -11,7 +11,7 @@ import (
 
 const referenceHead = `# The Corefile
 
-<!-- Made from config.Directives by go test ./config -run TestReference -update. -->
+<!-- Made from config.Directives by go test ./internal/config -run TestReference -update. -->
 
 A Corefile is a list of server blocks: the zones that a block answers for, and
 directives that say how.
@@ -74,7 +74,7 @@ func reference() string {
 
 // TestReference holds docs/corefile.md to say what the directives are.
 func TestReference(t *testing.T) {
-	const path = "../docs/corefile.md"
+	const path = "../../docs/corefile.md"
 	want := reference()
 	if *update {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
@@ -86,6 +86,6 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Error(path + " is not what the directives are; go test ./config -run TestReference -update writes it anew")
+		t.Error(path + " is not what the directives are; go test ./internal/config -run TestReference -update writes it anew")
 	}
 }

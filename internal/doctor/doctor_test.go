@@ -239,7 +239,7 @@ func TestKindsAreComplete(t *testing.T) {
 
 // TestTroubleshooting holds docs/troubleshooting.md to name every kind.
 func TestTroubleshooting(t *testing.T) {
-	text, err := os.ReadFile("../docs/troubleshooting.md")
+	text, err := os.ReadFile("../../docs/troubleshooting.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
-	"github.com/nodens-dns/nodens/upstream"
+	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
 // oldToNew rewrites names below old.example.org. to those below example.org.

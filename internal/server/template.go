@@ -12,7 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/upstream"
+	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
 // TemplateConfig is one template directive. Names are fully qualified.
