@@ -8,7 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // TestHandOver replaces the process by one that starts beside it, by one that

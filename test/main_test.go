@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // lookupEnv makes the test binary a client that looks up the name which the

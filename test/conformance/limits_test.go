@@ -11,7 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 const anyUpstream = "10.53.0.1"

@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }

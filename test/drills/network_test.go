@@ -9,7 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // TestLate has the first reply to each name come after the second query for it:

@@ -9,7 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // TestCertificateExpired: an upstream whose certificate has expired is not

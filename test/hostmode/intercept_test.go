@@ -4,7 +4,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // TestInterception serves the cluster IP beside the local one: nodens answers

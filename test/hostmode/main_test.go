@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // holdEnv makes the test binary a stranger that holds the DNS port of every

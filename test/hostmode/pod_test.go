@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // The Service of the cluster's DNS, and the pod that kube-proxy sends its

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // surge is a node whose nodens is replaced again and again, by the arguments of

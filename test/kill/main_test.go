@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // envClient makes the test's binary a client, see goClient.

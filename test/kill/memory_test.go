@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // exhaust takes memory of m away until the channel is closed: what is in use, then

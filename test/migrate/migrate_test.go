@@ -15,7 +15,7 @@ import (
 	"github.com/miekg/dns"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 func TestMain(m *testing.M) {

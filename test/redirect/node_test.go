@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // The table of the routing modes, end to end: what a pod reaches at the VIP
