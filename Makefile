@@ -7,7 +7,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill bench bench-check bench-readme bench-calls clean help
+.PHONY: vuln build run image manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill bench bench-check bench-readme bench-calls path clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -66,6 +66,10 @@ bench-readme: ## the same, and put its summary into README.md
 
 bench-calls: ## what redirection costs a connect and a sendmsg, in ns (as root)
 	$(GO) test ./bpf -run '^$$' -bench '^Benchmark(SystemCall|Program)$$' -benchtime 0.2s
+
+path: ## the functions and files that one cache hit and one miss run through
+	$(GO) build -cover -covermode=atomic -coverpkg=./... -o bin/path ./test/path
+	@./bin/path
 
 image: ## build the image IMAGE with buildah, for ARCHS, such as "amd64 arm64"
 	GO=$(GO) ./deploy/image.sh $(IMAGE) $(VERSION) $(ARCHS)
