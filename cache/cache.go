@@ -14,46 +14,45 @@ type Cache struct {
 	policy *policy
 }
 
-// State says what a look-up found.
+// State is the outcome of a lookup.
 type State uint8
 
 // The states of a Hit.
 const (
-	Miss   State = iota // nothing; Hit.Entry is nil
+	Miss   State = iota // no entry; Hit.Entry is nil
 	Fresh               // an answer within its TTL
 	Stale               // an answer past its TTL that may be served (RFC 8767)
-	Failed              // a failure that is not to be retried yet (RFC 9520)
+	Failed              // a failure that must not be retried yet (RFC 9520)
 )
 
-// Hit is the result of a look-up.
+// Hit is the result of a lookup.
 type Hit struct {
 	Entry *Entry
 	State State
-	// Age is what to pass to Entry.AgeTTLs.
+	// Age is the argument for Entry.AgeTTLs.
 	Age uint32
-	// Refresh asks the caller, and nobody else, to fetch the answer anew while
-	// this one is served. When that ends without a Put, call
-	// Cache.RefreshDone; calling it in any case is harmless.
+	// Refresh tells the caller to fetch a new answer while it serves this
+	// one. Only one caller at a time gets it. Call Cache.RefreshDone if the
+	// refresh ends without a Put; an extra call is harmless.
 	Refresh bool
-	// Verify is set on a Stale hit that must not be served before upstream was
-	// asked and failed.
+	// Verify is set on a Stale hit that may be served only after an upstream
+	// query has failed.
 	Verify bool
 }
 
-// Get looks a key up. now is the time of the query, read from the clock of the
-// Store.
-func (c *Cache) Get(key []byte, now time.Time) Hit { return c.Look(key, now, nil) }
+// Get looks up key. now is the time of the query, read from the Store's clock.
+func (c *Cache) Get(key []byte, now time.Time) Hit { return c.GetInto(key, now, nil) }
 
-// Look is Get into the memory of e, which is overwritten. It does not allocate
-// once e has held an answer of that size. A nil e stands for a new one.
-func (c *Cache) Look(key []byte, now time.Time, e *Entry) Hit {
+// GetInto is Get into the memory of e, which it overwrites. It does not allocate
+// once e has held an answer of that size. If e is nil, it allocates a new Entry.
+func (c *Cache) GetInto(key []byte, now time.Time, e *Entry) Hit {
 	t := now.Sub(c.store.start)
 	hash := c.store.hash(key)
 	set := c.set(hash)
 	set.shard.mu.Lock()
 	defer set.shard.mu.Unlock()
 
-	id, h := c.look(set, hash, key, t)
+	id, h := c.get(set, hash, key, t)
 	if h.State == Miss {
 		return h
 	}
@@ -64,8 +63,9 @@ func (c *Cache) Look(key []byte, now time.Time, e *Entry) Hit {
 	return h
 }
 
-// look returns the block of what Look finds, and the rest of the Hit.
-func (c *Cache) look(set *binSet, hash uint64, key []byte, t time.Duration) (uint32, Hit) {
+// get returns the first block of the entry that GetInto finds, and the Hit
+// without its Entry.
+func (c *Cache) get(set *binSet, hash uint64, key []byte, t time.Duration) (uint32, Hit) {
 	slab := &set.shard.slab
 	id := set.find(Success, hash, key)
 	if id != 0 && c.policy.keeps(slab.slot(id).kind(), key) {
@@ -92,15 +92,13 @@ func (c *Cache) look(set *binSet, hash uint64, key []byte, t time.Duration) (uin
 	return 0, Hit{}
 }
 
-// Put decides whether and where m is kept as the answer to key, and returns the
-// entry to answer from. That entry exists for every m that has a wire format;
-// otherwise the error of NewEntry is returned. An answer to another question
-// than key's is never kept. m is not modified.
+// Put stores m as the answer to key if the policy allows it, and returns the
+// entry to reply from. It fails only if m has no wire format. It never stores an
+// answer to a question other than key's. It does not modify m.
 //
-// TTLs of answers that the policy covers are clamped even if they are not kept.
-// A kept answer replaces whatever the key had, be it data, denial or failure.
-// An answer that must not be reused because its TTL is 0 replaces it with
-// nothing. All others leave the cache as it is.
+// Put clamps the TTLs of every answer that the policy covers, stored or not. A
+// stored answer replaces the key's data, denial or failure. An answer with TTL 0
+// removes them. Any other answer leaves the cache unchanged.
 func (c *Cache) Put(key []byte, m *dns.Msg) (*Entry, error) {
 	r, err := sections(m)
 	if err != nil {
@@ -112,7 +110,7 @@ func (c *Cache) Put(key []byte, m *dns.Msg) (*Entry, error) {
 	}
 	kind, life := c.policy.lifetime(v, r, ttls)
 	e, err := pack(m, r, ttls)
-	if err != nil || v == uncacheable || !e.adoptKey(key) {
+	if err != nil || v == uncacheable || !e.setKey(key) {
 		return e, err
 	}
 	e.kind, e.ttl = kind, life
@@ -120,7 +118,7 @@ func (c *Cache) Put(key []byte, m *dns.Msg) (*Entry, error) {
 	return e, nil
 }
 
-// lifetime clamps ttls and returns how many seconds the answer is fresh.
+// lifetime clamps ttls and returns for how many seconds the answer is fresh.
 func (p *policy) lifetime(v verdict, r *records, ttls []uint32) (Kind, uint32) {
 	switch v {
 	case positive:
@@ -132,7 +130,7 @@ func (p *policy) lifetime(v verdict, r *records, ttls []uint32) (Kind, uint32) {
 	}
 }
 
-// replace puts e in the place of what key has.
+// replace stores e in place of the key's entries.
 func (c *Cache) replace(key []byte, e *Entry) {
 	hash := c.store.hash(key)
 	set := c.set(hash)
@@ -143,20 +141,20 @@ func (c *Cache) replace(key []byte, e *Entry) {
 	}
 }
 
-// put reports whether it keeps e.
+// put reports whether it stored e. The caller holds the shard's mutex.
 func (c *Cache) put(set *binSet, hash uint64, key []byte, e *Entry, born time.Duration) bool {
 	sh := set.shard
 	if failure := set.find(Failure, hash, key); failure != 0 {
 		sh.drop(failure)
 	}
-	var l legacy
+	var l inherited
 	keeps := e.ttl > 0 && c.policy.keeps(e.kind, key)
 	if id := set.find(Success, hash, key); id != 0 {
 		sl := sh.slab.slot(id)
 		if keeps && sl.kind() == e.kind && sh.overwrite(id, e, born) {
 			return true
 		}
-		l = sl.legacy()
+		l = sl.inherited()
 		sh.drop(id)
 	}
 	return keeps && set.add(hash, e, born, c.policy.classes[e.kind].cap, l)
@@ -173,7 +171,7 @@ func (c *Cache) fresh(sl *slot, t time.Duration) Hit {
 	return h
 }
 
-// stale decides who asks upstream: nobody while a failure of the key is fresh.
+// stale requests no upstream query while a failure of the key is fresh.
 func (c *Cache) stale(sl *slot, t time.Duration, failed bool) Hit {
 	c.count(sl, t)
 	h := Hit{State: Stale, Age: StaleAge}
@@ -184,7 +182,7 @@ func (c *Cache) stale(sl *slot, t time.Duration, failed bool) Hit {
 	return h
 }
 
-// count notes a look-up at t, for eviction and for prefetching.
+// count records a lookup at t for eviction and prefetching.
 func (c *Cache) count(sl *slot, t time.Duration) {
 	sl.count()
 	if c.policy.prefetch.Amount > 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// clock is set by hand.
+// clock is a manual clock.
 type clock struct{ now time.Time }
 
 func newClock() *clock { return &clock{now: time.Now()} }
@@ -17,7 +17,7 @@ func newClock() *clock { return &clock{now: time.Now()} }
 func (c *clock) Now() time.Time          { return c.now }
 func (c *clock) advance(d time.Duration) { c.now = c.now.Add(d) }
 
-// fixture is a Cache on a clock of its own.
+// fixture is a Cache with its own clock.
 type fixture struct {
 	*Cache
 	store *Store
@@ -64,7 +64,7 @@ func keyFor(name string, qtype uint16) []byte {
 	return AppendKey(nil, wireName(name), qtype, dns.ClassINET, false, false, false)
 }
 
-// keyOf is the key of the question m answers.
+// keyOf returns the key of m's question.
 func keyOf(m *dns.Msg) []byte {
 	q := m.Question[0]
 	return AppendKey(nil, wireName(q.Name), q.Qtype, q.Qclass, false, false, false)
@@ -83,7 +83,7 @@ func parseRRs(t testing.TB, texts []string) []dns.RR {
 	return rrs
 }
 
-// reply builds an answer to name/qtype.
+// reply builds a response to name/qtype.
 func reply(t testing.TB, name string, qtype uint16, rcode int, answer, authority, additional []string) *dns.Msg {
 	t.Helper()
 	m := new(dns.Msg)
@@ -112,7 +112,7 @@ func servfail(name string) *dns.Msg {
 	return m
 }
 
-// same reports whether a and b are copies of one entry; two nils are, too.
+// same reports whether a and b are copies of one entry, or both nil.
 func same(a, b *Entry) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -120,7 +120,7 @@ func same(a, b *Entry) bool {
 	return bytes.Equal(a.buf, b.buf) && a.ttl == b.ttl && a.rcode == b.rcode && a.kind == b.kind && a.flags == b.flags
 }
 
-// unpackAged is what a client would see of a hit.
+// unpackAged returns the message that a client gets for a hit.
 func unpackAged(t testing.TB, e *Entry, age uint32) *dns.Msg {
 	t.Helper()
 	msg := append([]byte(nil), e.Msg()...)
@@ -132,7 +132,7 @@ func unpackAged(t testing.TB, e *Entry, age uint32) *dns.Msg {
 	return m
 }
 
-// ttlsOf lists the TTLs of all sections in wire order.
+// ttlsOf returns the TTLs of all sections in wire order.
 func ttlsOf(m *dns.Msg) []uint32 {
 	var ttls []uint32
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {

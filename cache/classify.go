@@ -2,18 +2,18 @@ package cache
 
 import "github.com/miekg/dns"
 
-// verdict is what an answer is good for.
+// verdict says how an answer may be cached.
 type verdict uint8
 
 const (
-	// uncacheable answers serve their own query only and say nothing about
-	// what is cached.
+	// uncacheable answers serve only their own query and leave the cache
+	// unchanged.
 	uncacheable verdict = iota
 	positive
 	denial
 )
 
-// classify judges m by its header, question and sections, not by its TTLs.
+// classify derives the verdict from header, question and sections, not TTLs.
 func classify(m *dns.Msg, r *records) verdict {
 	if !m.Response || m.Truncated || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {
 		return uncacheable
@@ -32,9 +32,9 @@ func classify(m *dns.Msg, r *records) verdict {
 	}
 }
 
-// classifyNoError tells data, NODATA, and neither apart (RFC 2308 §2.2). A
-// chain of CNAMEs that ends without the asked type is NODATA with an SOA and
-// incomplete without. No data and NS without SOA is a referral.
+// classifyNoError distinguishes data, NODATA and neither (RFC 2308 §2.2). A
+// CNAME chain that ends without the requested type is NODATA if there is an SOA,
+// else incomplete. NS without data and without SOA is a referral.
 func classifyNoError(q dns.Question, r *records) verdict {
 	if hasType(r.answer(), q.Qtype) {
 		return positive
@@ -48,8 +48,8 @@ func classifyNoError(q dns.Question, r *records) verdict {
 	return denial
 }
 
-// metaType reports types that no zone holds: 0 and OPT, and 128–255, the range
-// of meta and question types (RFC 6895 §3.1).
+// metaType reports whether no zone can hold t: 0, OPT, and the meta and question
+// types 128–255 (RFC 6895 §3.1).
 func metaType(t uint16) bool {
 	return t == dns.TypeNone || t == dns.TypeOPT || t >= 128 && t <= 255
 }
@@ -63,7 +63,7 @@ func hasType(rrs []dns.RR, t uint16) bool {
 	return false
 }
 
-// soaOf returns the SOA that a denial rests on, or nil.
+// soaOf returns the SOA of a denial, or nil.
 func soaOf(r *records) *dns.SOA {
 	for _, rr := range r.authority() {
 		if soa, ok := rr.(*dns.SOA); ok {

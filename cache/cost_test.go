@@ -35,13 +35,13 @@ func TestHitsDoNotAllocate(t *testing.T) {
 		"fresh": data, "stale": stale, "denial": denied, "failure": failed, "miss": servfail("none.example."),
 	} {
 		k := keyOf(m)
-		if n := testing.AllocsPerRun(100, func() { f.Look(k, f.clock.now, &e) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { f.GetInto(k, f.clock.now, &e) }); n != 0 {
 			t.Errorf("Get, %s: %v allocations", what, n)
 		}
 	}
 	k := keyOf(data)
 	if n := testing.AllocsPerRun(100, func() {
-		h := f.Look(k, f.clock.now, &e)
+		h := f.GetInto(k, f.clock.now, &e)
 		h.Entry.AgeTTLs(buf[:copy(buf, h.Entry.Msg())], 3)
 	}); n != 0 {
 		t.Errorf("copy and AgeTTLs: %v allocations", n)
@@ -51,8 +51,7 @@ func TestHitsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// What 100,000 entries take of the machine's memory, and nothing else that is
-// taken for them, is what was accounted.
+// The accounted bytes of 100,000 entries are the memory that they really use.
 func TestAccountedBytesAreReal(t *testing.T) {
 	const n = 100_000
 	soa := parseRRs(t, []string{soa60of300})
@@ -61,7 +60,7 @@ func TestAccountedBytesAreReal(t *testing.T) {
 		put  func(c *Cache, i int)
 	}{
 		{"data", func(c *Cache, i int) { mustPut(t, c, numbered(i)) }},
-		{"half of it replaced by denials", func(c *Cache, i int) {
+		{"half replaced by denials", func(c *Cache, i int) {
 			m := numbered(i)
 			mustPut(t, c, m)
 			if i%2 == 0 {
@@ -92,7 +91,7 @@ func TestAccountedBytesAreReal(t *testing.T) {
 	}
 }
 
-// mapped returns the octets of the store's mappings that have become real.
+// mapped returns the resident bytes of the store's mappings.
 func mapped(t *testing.T, s *Store) int64 {
 	t.Helper()
 	page := unix.Getpagesize()
@@ -110,10 +109,10 @@ func mapped(t *testing.T, s *Store) int64 {
 	return int64(pages * page)
 }
 
-// heap returns the octets of live objects.
+// heap returns the bytes of live objects.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what sync.Pools held goes with the second
+	runtime.GC() // the second run frees the objects of sync.Pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
@@ -143,7 +142,7 @@ func BenchmarkGet(b *testing.B) {
 				buf := make([]byte, 512)
 				var e Entry
 				for i := 0; pb.Next(); i++ {
-					h := c.Look(keys[i*10%names+kind.first], now, &e)
+					h := c.GetInto(keys[i*10%names+kind.first], now, &e)
 					h.Entry.AgeTTLs(buf[:copy(buf, h.Entry.Msg())], h.Age+1)
 				}
 			})
@@ -163,8 +162,8 @@ func BenchmarkPut(b *testing.B) {
 	}
 }
 
-// A million names within the budget: the accounts hold against the machine's
-// memory and the collector's, and the collector has next to nothing to do.
+// A million names fit into the budget, the accounted bytes match the memory in
+// use, and a garbage collection stays cheap.
 func TestMillionNames(t *testing.T) {
 	const n, budget = 1_000_000, 256 << 20
 	s := New(Options{Bytes: budget, Shards: 8})
@@ -197,7 +196,7 @@ func TestMillionNames(t *testing.T) {
 	}
 }
 
-// putNumbered keeps e as the answer to the name of numbered(i).
+// putNumbered stores e as the answer to the name of numbered(i).
 func putNumbered(c *Cache, e *Entry, i int) []byte {
 	digits := e.buf[headerLen+1+len("host-"):]
 	for d := 5; d >= 0; d, i = d-1, i/10 {
@@ -209,8 +208,7 @@ func putNumbered(c *Cache, e *Entry, i int) []byte {
 	return key
 }
 
-// BenchmarkGrowth is a look-up, with its copy, of random names among more and
-// more of them.
+// BenchmarkGrowth looks up and copies random names in caches of growing size.
 func BenchmarkGrowth(b *testing.B) {
 	for _, n := range []int{1000, 10_000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -229,7 +227,7 @@ func BenchmarkGrowth(b *testing.B) {
 			b.ResetTimer()
 			for range b.N {
 				rnd = rnd*6364136223846793005 + 1442695040888963407
-				if c.Look(keys[rnd>>33%uint64(n)], now, e).State != Fresh {
+				if c.GetInto(keys[rnd>>33%uint64(n)], now, e).State != Fresh {
 					b.Fatal("miss")
 				}
 			}
@@ -237,8 +235,8 @@ func BenchmarkGrowth(b *testing.B) {
 	}
 }
 
-// BenchmarkSetBudget halves a cache of a million names: the time for which its
-// shards, one after another, keep look-ups waiting.
+// BenchmarkSetBudget halves the budget of a cache of a million names. Lookups in a
+// shard wait for a part of that time.
 func BenchmarkSetBudget(b *testing.B) {
 	e, err := NewEntry(numbered(0))
 	if err != nil {

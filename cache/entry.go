@@ -11,19 +11,18 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Entry is a packed answer, a copy of what the cache keeps. What its methods
-// return changes only when it is given to Cache.Look again; until then they are
-// safe for concurrent use.
+// Entry is a packed answer, a copy of the cached one. Its methods are safe for
+// concurrent use until the Entry is passed to Cache.GetInto again.
 type Entry struct {
-	buf    []byte // the message, then the offset of each TTL, see wire.go
-	ttl    uint32 // seconds it is fresh
+	buf    []byte // the message, then the offset of each TTL, see appendTTLOffsets
+	ttl    uint32 // seconds that it is fresh
 	msgLen uint16
 	rcode  uint16
 	kind   Kind
-	flags  byte // of the key
+	flags  byte // flags of the key
 }
 
-// Kind says which of its three stores an entry belongs to.
+// Kind is the class of an entry; each has its own cap and counters.
 type Kind uint8
 
 // The kinds of entries. A denial is NXDOMAIN or NODATA (RFC 2308).
@@ -48,7 +47,7 @@ func (k Kind) String() string {
 	}
 }
 
-// StaleAge is the age of an answer that is served after its expiry.
+// StaleAge stands for the age of an answer that is served after its expiry.
 const StaleAge = ^uint32(0)
 
 // staleTTL is the TTL of stale records in seconds (RFC 8767 §4).
@@ -56,11 +55,10 @@ const staleTTL = 30
 
 var errSize = errors.New("message exceeds 65535 octets")
 
-// NewEntry packs m as an answer that is not kept: the same form as a cached
-// one, so that hits and misses are written by the same code. OPT, TSIG and
-// SIG(0) belong to one hop and are left out, the ID is 0, TTLs are normalised
-// per RFC 2181 (§5.2, §8) and otherwise as upstream sent them. It fails if m
-// has no wire format. m is not modified.
+// NewEntry packs m as an entry that is not cached, so that the same code writes
+// hits and misses. It omits OPT, TSIG and SIG(0), which belong to one hop, sets
+// the ID to 0, and normalises TTLs by RFC 2181 §5.2 and §8. It fails if m has no
+// wire format. It does not modify m.
 func NewEntry(m *dns.Msg) (*Entry, error) {
 	r, err := sections(m)
 	if err != nil {
@@ -69,24 +67,24 @@ func NewEntry(m *dns.Msg) (*Entry, error) {
 	return pack(m, r, r.ttls())
 }
 
-// Msg returns the packed message: header with ID 0 and the flags of upstream,
-// question, records, no OPT. The caller must not modify it.
+// Msg returns the packed message: a header with ID 0 and the flags of upstream,
+// the question, and the records without OPT. The caller must not modify it.
 func (e *Entry) Msg() []byte { return e.buf[:e.msgLen:e.msgLen] }
 
 // Rcode returns the response code with its extended bits (RFC 6891 §6.1.3); the
 // header holds only the lower four.
 func (e *Entry) Rcode() int { return int(e.rcode) }
 
-// Kind tells where the entry is kept; it means nothing if TTL is 0.
+// Kind returns the kind of the entry. It is meaningless if TTL is 0.
 func (e *Entry) Kind() Kind { return e.kind }
 
-// TTL returns how long the entry is fresh, counted from when it was put; 0 if
-// it is not kept.
+// TTL returns for how long the entry is fresh from the time of its Put, or 0 if
+// it is not cached.
 func (e *Entry) TTL() time.Duration { return time.Duration(e.ttl) * time.Second }
 
-// AgeTTLs lowers the TTLs in msg, a copy of Msg, by age seconds, not below
-// zero. Age 0 leaves them alone; StaleAge sets all of them to 30 s (RFC 8767
-// §4). Hit.Age is the right age for a hit, 0 for what Put returned.
+// AgeTTLs lowers the TTLs in msg, a copy of Msg, by age seconds, but not below
+// 0. StaleAge sets all of them to 30 s (RFC 8767 §4). Pass Hit.Age for a hit, and
+// 0 for the entry that Put returned.
 func (e *Entry) AgeTTLs(msg []byte, age uint32) {
 	if age == 0 {
 		return
@@ -107,14 +105,14 @@ func (e *Entry) AgeTTLs(msg []byte, age uint32) {
 	}
 }
 
-// records is the number of records in all sections.
+// records returns the number of records in all sections.
 func (e *Entry) records() int { return (len(e.buf) - int(e.msgLen)) / 2 }
 
 func (e *Entry) ttlOffset(i int) int {
 	return int(binary.BigEndian.Uint16(e.buf[int(e.msgLen)+2*i:]))
 }
 
-// pack builds an entry from m, whose records are r with TTLs ttls.
+// pack builds an entry from m. Its records are r, their TTLs are ttls.
 func pack(m *dns.Msg, r *records, ttls []uint32) (*Entry, error) {
 	if m.Rcode < 0 || m.Rcode > 0xfff {
 		return nil, fmt.Errorf("pack answer: rcode %d out of range", m.Rcode)
@@ -126,8 +124,8 @@ func pack(m *dns.Msg, r *records, ttls []uint32) (*Entry, error) {
 	if len(wire) > dns.MaxMsgSize-1 {
 		return nil, fmt.Errorf("pack answer: %w", errSize)
 	}
-	// A record whose RDATA ended early upstream (RFC 9267 §5) is parsed with
-	// empty names, which pack to nothing.
+	// miekg/dns parses a record with truncated RDATA (RFC 9267 §5) as one with
+	// empty names, and packs these to nothing.
 	if err := new(dns.Msg).Unpack(wire); err != nil {
 		return nil, fmt.Errorf("pack answer: malformed records: %w", err)
 	}
@@ -143,7 +141,7 @@ func pack(m *dns.Msg, r *records, ttls []uint32) (*Entry, error) {
 	return e, nil
 }
 
-// packable returns a shallow copy of m as it is stored.
+// packable returns a shallow copy of m in the form that is cached.
 func packable(m *dns.Msg, r *records) *dns.Msg {
 	c := *m
 	c.Id = 0
@@ -152,7 +150,7 @@ func packable(m *dns.Msg, r *records) *dns.Msg {
 	c.Extra = r.additional()
 	c.Question = slices.Clone(m.Question)
 	for i := range c.Question {
-		// Compression compares octets: lower case is what answers carry.
+		// Compression compares octets, and answers carry lower case.
 		c.Question[i].Name = strings.ToLower(c.Question[i].Name)
 	}
 	return &c

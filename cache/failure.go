@@ -6,7 +6,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// RFC 9520 §3.2: at least a second, at most five minutes.
+// Bounds in seconds (RFC 9520 §3.2).
 const (
 	minFailure = 1
 	maxFailure = 300
@@ -19,15 +19,15 @@ func failureSeconds(d time.Duration) uint32 {
 	return min(max(seconds(d), minFailure), maxFailure)
 }
 
-// PutFailure remembers that key could not be resolved and returns the entry to
-// answer from, made from m, the SERVFAIL to send. The first failure is kept for
-// a second; each that follows within five minutes of the last one's end, without
-// a successful Put between, twice as long, up to Policy.ServFail. Data and
-// denials are not touched: they are found before failures. As with Put, m is
-// not modified and an error means that it has no wire format.
+// PutFailure records that key could not be resolved and returns the entry to
+// reply from, made from m, the SERVFAIL to send. The first failure is cached for
+// 1 s. Each failure within 5 minutes of the previous one's expiry, without a
+// stored answer in between, is cached twice as long, up to Policy.ServFail. Data
+// and denials stay and take precedence. PutFailure fails only if m has no wire
+// format. It does not modify m.
 func (c *Cache) PutFailure(key []byte, m *dns.Msg) (*Entry, error) {
 	e, err := NewEntry(m)
-	if err != nil || c.policy.servFail == 0 || !e.adoptKey(key) {
+	if err != nil || c.policy.servFail == 0 || !e.setKey(key) {
 		return e, err
 	}
 	e.kind = Failure
@@ -41,21 +41,21 @@ func (c *Cache) PutFailure(key []byte, m *dns.Msg) (*Entry, error) {
 	if id := set.find(Failure, hash, key); id != 0 {
 		old := set.shard.slab.slot(id)
 		if t < old.expiry() {
-			return e, nil // one outage seen twice
+			return e, nil // the same outage again
 		}
 		if t < old.expiry()+maxFailure*time.Second {
 			e.ttl = min(2*old.ttl, c.policy.servFail)
 		}
 		set.shard.drop(id)
 	}
-	if !set.add(hash, e, t, c.policy.classes[Failure].cap, legacy{}) {
+	if !set.add(hash, e, t, c.policy.classes[Failure].cap, inherited{}) {
 		e.ttl = 0
 	}
 	return e, nil
 }
 
-// liveFailure returns the block of the failure of key that is not to be retried
-// at t, or 0. An ended one stays, it carries the back-off.
+// liveFailure returns the first block of the key's failure if it is unexpired at
+// t, else 0. An expired failure stays cached because it holds the back-off.
 func (c *Cache) liveFailure(set *binSet, hash uint64, key []byte, t time.Duration) uint32 {
 	if c.policy.servFail == 0 {
 		return 0

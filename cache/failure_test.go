@@ -13,14 +13,14 @@ func TestFailureBackOff(t *testing.T) {
 	tests := []struct {
 		name     string
 		servFail time.Duration
-		idle     time.Duration // after the end of each failure
+		idle     time.Duration // after the expiry of each failure
 		want     []int         // seconds that each failure is cached
 	}{
 		{"default", 5 * time.Second, 0, []int{1, 2, 4, 5, 5}},
 		{"shortest", time.Millisecond, 0, []int{1, 1}},
 		{"at most 5 min", time.Hour, 0, []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300}},
-		{"failures within 5 min belong together", 8 * time.Second, 5*time.Minute - 1, []int{1, 2, 4, 8}},
-		{"failures apart do not", 8 * time.Second, 5 * time.Minute, []int{1, 1, 1}},
+		{"failures within 5 min count together", 8 * time.Second, 5*time.Minute - 1, []int{1, 2, 4, 8}},
+		{"failures further apart do not", 8 * time.Second, 5 * time.Minute, []int{1, 1, 1}},
 		{"off", 0, 0, []int{0, 0}},
 		{"negative", -1, 0, []int{0, 0}},
 	}
@@ -37,11 +37,11 @@ func TestFailureBackOff(t *testing.T) {
 				}
 				f.clock.advance(time.Duration(want)*time.Second - 1)
 				if h := f.get(key); h.State != Failed || !same(h.Entry, e) || h.Entry.Rcode() != dns.RcodeServerFailure {
-					t.Fatalf("failure %d: before its end %+v", i, h)
+					t.Fatalf("failure %d: before its expiry %+v", i, h)
 				}
 				f.clock.advance(1)
 				if h := f.get(key); h.State != Miss {
-					t.Fatalf("failure %d: at its end %+v", i, h)
+					t.Fatalf("failure %d: at its expiry %+v", i, h)
 				}
 				f.clock.advance(tt.idle)
 			}
@@ -66,7 +66,7 @@ func TestFailureAndData(t *testing.T) {
 		t.Errorf("a failure masks a denial: %+v", h)
 	}
 	if st := f.Stats(); st.Failure.Entries != 0 {
-		t.Errorf("success left the failure behind: %+v", st)
+		t.Errorf("the failure remains after a success: %+v", st)
 	}
 	fail()
 	f.clock.advance(time.Minute)
@@ -75,8 +75,8 @@ func TestFailureAndData(t *testing.T) {
 	}
 }
 
-// Two flights can fail at once, e.g. a query and a refresh.
-func TestOneOutageSeenTwice(t *testing.T) {
+// A query and a refresh of one key can fail at the same time.
+func TestConcurrentFailuresCountOnce(t *testing.T) {
 	const name = "www.example."
 	key := keyFor(name, dns.TypeA)
 	f := newFixture(t, Policy{ServFail: time.Minute})
@@ -89,17 +89,17 @@ func TestOneOutageSeenTwice(t *testing.T) {
 	}
 }
 
-func TestFailureAfterAReload(t *testing.T) {
+func TestFailureAfterReload(t *testing.T) {
 	f := newFixture(t, Policy{ServFail: time.Minute})
 	m := servfail("www.example.")
 	f.putFailure(t, keyOf(m), m)
 	off := f.store.Cache("zone", Policy{})
 	if h := off.Get(keyOf(m), f.clock.now); h.State != Miss {
-		t.Errorf("caching of failures is off: %+v", h)
+		t.Errorf("failure found although caching of failures is off: %+v", h)
 	}
 }
 
-// A failure of one key is not one of another.
+// A failure of one key does not affect another key.
 func TestFailureSeparation(t *testing.T) {
 	f := newFixture(t, Policy{ServFail: time.Minute})
 	m := servfail("www.example.")
@@ -109,12 +109,12 @@ func TestFailureSeparation(t *testing.T) {
 		t.Errorf("CD: %+v", h)
 	}
 	if h := f.get(keyOf(m)); h.State != Miss {
-		t.Errorf("a failure with CD serves a query without: %+v", h)
+		t.Errorf("a failure with CD answers a query without CD: %+v", h)
 	}
 	if e := f.putFailure(t, keyFor("other.example.", dns.TypeA), m); e == nil {
-		t.Error("no entry to answer from")
+		t.Error("no entry to reply from")
 	}
 	if h := f.get(keyFor("other.example.", dns.TypeA)); h.State != Miss {
-		t.Errorf("kept for another question: %+v", h)
+		t.Errorf("stored for another question: %+v", h)
 	}
 }

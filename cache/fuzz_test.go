@@ -30,8 +30,8 @@ func seeds(f *testing.F) [][]byte {
 	return append(packed, loop, nil, []byte("short"))
 }
 
-// FuzzAgeTTLs patches a copy of any message that an entry can be made of, also
-// a damaged copy, and allows changes in TTL fields only.
+// FuzzAgeTTLs ages copies of an entry, some of them damaged. Only TTL fields may
+// change.
 func FuzzAgeTTLs(f *testing.F) {
 	for _, seed := range seeds(f) {
 		f.Add(seed, uint32(10), uint16(7))
@@ -57,7 +57,7 @@ func FuzzAgeTTLs(f *testing.F) {
 	})
 }
 
-// checkOnlyTTLs finds the TTL fields by way of miekg/dns, not by our offsets.
+// checkOnlyTTLs finds the TTL fields with miekg/dns, independent of our offsets.
 func checkOnlyTTLs(t *testing.T, e *Entry, aged []byte, age uint32) {
 	t.Helper()
 	before, after := unpackAged(t, e, 0), new(dns.Msg)
@@ -83,7 +83,7 @@ func checkOnlyTTLs(t *testing.T, e *Entry, aged []byte, age uint32) {
 	}
 }
 
-// FuzzNewEntry packs, keeps, finds and truncates any message.
+// FuzzNewEntry packs, stores, looks up and truncates any message.
 func FuzzNewEntry(f *testing.F) {
 	for _, seed := range seeds(f) {
 		f.Add(seed, uint16(512))
@@ -109,7 +109,7 @@ func FuzzNewEntry(f *testing.F) {
 	})
 }
 
-// checkPut asserts that what is kept is found, and found for no other flags.
+// checkPut asserts that a stored answer is found, and not with other key flags.
 func checkPut(t *testing.T, m *dns.Msg, uncached *Entry) {
 	t.Helper()
 	q := questionEnd(uncached.Msg())
@@ -123,11 +123,11 @@ func checkPut(t *testing.T, m *dns.Msg, uncached *Entry) {
 	}
 	e, err := c.Put(key, m)
 	if err != nil {
-		t.Fatalf("Put fails where NewEntry did not: %v", err)
+		t.Fatalf("Put fails although NewEntry succeeded: %v", err)
 	}
 	h := c.Get(key, time.Now())
 	if kept := e.TTL() > 0; kept != (h.State == Fresh) || kept != same(h.Entry, e) {
-		t.Errorf("kept for %v, found %+v", e.TTL(), h)
+		t.Errorf("stored for %v, found %+v", e.TTL(), h)
 	}
 	key[len(key)-1] = 0
 	if h := c.Get(key, time.Now()); h.State != Miss {
@@ -135,7 +135,7 @@ func checkPut(t *testing.T, m *dns.Msg, uncached *Entry) {
 	}
 }
 
-// FuzzGet looks up arbitrary keys, and puts under them.
+// FuzzGet looks up arbitrary keys and stores answers under them.
 func FuzzGet(f *testing.F) {
 	f.Add(keyFor("www.example.", dns.TypeA))
 	f.Add([]byte{})

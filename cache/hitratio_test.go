@@ -13,14 +13,14 @@ import (
 )
 
 // evictor is an eviction policy over names, for comparison. see reports whether
-// the name was kept, and keeps it.
+// the name is cached, and caches it.
 type evictor interface{ see(name uint64) bool }
 
-// trace yields the n names of a load.
+// trace yields n names to look up.
 type trace func(n int, yield func(name uint64))
 
-// zipfWithNoise asks for names by Zipf's law (s = 1.01, a million of them), and
-// for a share of names that nobody asks for again: random subdomains.
+// zipfWithNoise looks up a million names by Zipf's law (s = 1.01). A share of the
+// lookups is for random subdomains, each looked up once.
 func zipfWithNoise(share float64) trace {
 	return func(n int, yield func(uint64)) {
 		rnd := rand.New(rand.NewPCG(1, 2))
@@ -37,12 +37,11 @@ func zipfWithNoise(share float64) trace {
 	}
 }
 
-// ndots5 is what a node's pods ask with the search list and ndots:5 of
-// Kubernetes: 60 pods in 20 namespaces look up names of their cluster and of
-// the world, both by Zipf's law, each for A and AAAA, through the search list
-// until one exists. One look-up in ten is for a name of the world that is new.
-// What is common to a deployment changes: every 20,000 look-ups a pod goes and
-// another one comes, in any namespace.
+// ndots5 simulates the pods of a node with the search list and ndots:5 of
+// Kubernetes. 60 pods in 20 namespaces look up cluster names and external names,
+// both by Zipf's law, for A and AAAA, through the search list until a name exists.
+// One lookup in ten is for a new external name. Every 20,000 lookups a pod of any
+// namespace replaces another one.
 func ndots5(n int, yield func(uint64)) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	inside, outside := rand.NewZipf(rnd, 1.1, 1, 3000), rand.NewZipf(rnd, 1.05, 1, 300_000)
@@ -51,15 +50,15 @@ func ndots5(n int, yield func(uint64)) {
 		pods[i] = rnd.Uint64N(20)
 	}
 	fresh := uint64(1) << 30
-	for asked, look := 0, 0; asked < n; look++ {
-		if look%20_000 == 0 {
+	for queries, lookup := 0, 0; queries < n; lookup++ {
+		if lookup%20_000 == 0 {
 			pods[rnd.IntN(len(pods))] = rnd.Uint64N(20)
 		}
 		ns := pods[rnd.IntN(len(pods))]
-		var names []uint64 // one for each suffix tried, in order
+		var names []uint64 // one per suffix, in search order
 		suffix := func(name, i uint64) uint64 { return name<<8 | i<<1 }
 		switch kind := rnd.Float64(); {
-		case kind < 0.5: // service.namespace: the second suffix has it
+		case kind < 0.5: // service.namespace: it exists with the second suffix
 			s := inside.Uint64()
 			names = append(names, suffix(s, 1+ns), suffix(s, 64))
 		case kind < 0.9:
@@ -72,38 +71,38 @@ func ndots5(n int, yield func(uint64)) {
 		for _, name := range names {
 			yield(name)
 			yield(name | 1) // AAAA
-			asked += 2
+			queries += 2
 		}
 	}
 }
 
 func hitRatio(e evictor, t trace, n int) float64 {
-	hits, seen, asked := 0, 0, 0
+	hits, counted, queries := 0, 0, 0
 	t(n, func(name uint64) {
 		hit := e.see(name)
-		asked++
-		if asked > n/4 { // the caches are full by then
-			seen++
+		queries++
+		if queries > n/4 { // the caches are full by then
+			counted++
 			if hit {
 				hits++
 			}
 		}
 	})
-	return float64(hits) / float64(seen)
+	return float64(hits) / float64(counted)
 }
 
-// The hit ratios of what could be chosen, and of what was: s3fifo is the policy
-// of shard on names, Cache is the code itself. The first quarter of each load
-// fills the caches and does not count.
+// TestHitRatios compares eviction policies. s3fifo is the policy of shard on plain
+// names; Cache is the production code. The first quarter of each trace fills the
+// caches and does not count.
 func TestHitRatios(t *testing.T) {
-	asked, sizes := 150_000, []int{1000, 10_000}
+	queries, sizes := 150_000, []int{1000, 10_000}
 	if testing.Verbose() {
-		asked, sizes = 2_000_000, []int{1000, 10_000, 100_000}
+		queries, sizes = 2_000_000, []int{1000, 10_000, 100_000}
 	}
 	loads := []struct {
 		name string
 		t    trace
-	}{{"zipf", zipfWithNoise(0)}, {"zipf, 30% once", zipfWithNoise(0.3)}, {"ndots:5", ndots5}}
+	}{{"zipf", zipfWithNoise(0)}, {"zipf, 30% single lookups", zipfWithNoise(0.3)}, {"ndots:5", ndots5}}
 	type policy struct {
 		name string
 		make func(size int) evictor
@@ -112,7 +111,7 @@ func TestHitRatios(t *testing.T) {
 		{"LRU", newPlainLRU}, {"2Q", newTwoQueues}, {"TinyLFU", newTinyLFU}, {"SIEVE", newSieve},
 		{"S3-FIFO", newS3FIFO}, {"Cache", newCapped}, {"Cache in bytes", newBudgeted},
 	}
-	if !testing.Verbose() { // the others are of interest only when read
+	if !testing.Verbose() { // no check uses the others, only the log shows them
 		policies = slices.DeleteFunc(policies, func(p policy) bool {
 			return p.name == "2Q" || p.name == "TinyLFU" || p.name == "SIEVE"
 		})
@@ -121,7 +120,7 @@ func TestHitRatios(t *testing.T) {
 		for _, size := range sizes {
 			line, ratio := "", make(map[string]float64)
 			for _, p := range policies {
-				ratio[p.name] = hitRatio(p.make(size), l.t, asked)
+				ratio[p.name] = hitRatio(p.make(size), l.t, queries)
 				line += fmt.Sprintf("  %s %.4f", p.name, ratio[p.name])
 			}
 			t.Logf("%-15s %6d entries:%s", l.name, size, line)
@@ -134,8 +133,7 @@ func TestHitRatios(t *testing.T) {
 	}
 }
 
-// inCache is a Cache, bounded by a cap or by its budget, with entries of equal
-// size.
+// inCache is a Cache with entries of equal size, limited by a cap or its budget.
 type inCache struct {
 	c     *Cache
 	limit int
@@ -165,7 +163,7 @@ func (p inCache) see(name uint64) bool {
 		return true
 	}
 	msg := append(make([]byte, headerLen, 2*headerLen+len(key)), key[:len(key)-1]...)
-	set.add(hash, &Entry{buf: msg, msgLen: uint16(len(msg)), ttl: 30}, 0, p.limit, legacy{})
+	set.add(hash, &Entry{buf: msg, msgLen: uint16(len(msg)), ttl: 30}, 0, p.limit, inherited{})
 	return false
 }
 
@@ -203,8 +201,8 @@ func (p twoQueues) see(name uint64) bool {
 	return ok
 }
 
-// tinyLFU is an LRU that admits only what was asked for more often than what
-// would have to go, by a sketch of counts that are halved in time.
+// tinyLFU is an LRU that admits a name only if it had more lookups than the name
+// to evict, by a sketch of counts that are halved from time to time.
 type tinyLFU struct {
 	c      *simplelru.LRU[uint64, struct{}]
 	size   int
@@ -262,12 +260,12 @@ func (p *tinyLFU) see(name uint64) bool {
 	return false
 }
 
-// sieve keeps a queue and a hand that walks from the old end to the new and
-// takes the first that was not asked for since it passed.
+// sieve has a queue and a hand that moves from its old to its new end and evicts
+// the first name without a lookup since the hand passed it.
 type sieve struct {
 	size int
 	at   map[uint64]int
-	ring []sieveSlot // by age, oldest first; gone ones stay until compaction
+	ring []sieveSlot // oldest first; evicted ones stay until compaction
 	hand int
 }
 
@@ -317,7 +315,7 @@ func (p *sieve) compact() {
 	p.hand = 0
 }
 
-// s3fifo has the queues of bin, and ghosts that go in order.
+// s3fifo has the queues of bin, and an LRU of ghosts.
 type s3fifo struct {
 	size  int
 	freq  map[uint64]byte

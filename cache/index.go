@@ -1,14 +1,14 @@
 package cache
 
-// index finds entries by hash: open addressing with linear probing. A slot
+// index finds entries by hash, with open addressing and linear probing. A slot
 // holds the hash in its upper half and the number of the entry's first block in
-// the lower; 0 is an empty one. Beside it stand the ghosts: 16 bits of the
-// hashes of entries that were dropped before they were asked for twice. Each
-// new ghost takes the place of the one that it falls on.
+// its lower half; 0 is empty. The ghosts are 16 bits of the hash of entries that
+// were evicted before their second lookup. A new ghost overwrites the old one in
+// its place.
 type index struct {
-	slots  []uint64 // a power of two
-	ghosts []uint16 // as many
-	n      int
+	slots  []uint64 // the length is a power of two
+	ghosts []uint16 // as many as slots
+	n      int      // entries
 }
 
 const (
@@ -18,18 +18,18 @@ const (
 
 func (x *index) bytes() int64 { return int64(len(x.slots)) * slotBytes }
 
-// full reports whether one more entry needs a larger table.
+// full reports whether another entry needs a larger table.
 func (x *index) full() bool { return (x.n+1)*5 > len(x.slots)*4 }
 
-// grown is what the table takes when it is the next size.
-func (x *index) grown() int64 { return int64(max(2*len(x.slots), minSlots)) * slotBytes }
+// grownBytes is the size of the next larger table.
+func (x *index) grownBytes() int64 { return int64(max(2*len(x.slots), minSlots)) * slotBytes }
 
 func (x *index) grow() {
 	old := x.slots
 	ghosts := x.ghosts
 	x.slots = make([]uint64, max(2*len(old), minSlots))
 	x.ghosts = make([]uint16, len(x.slots))
-	for i, g := range ghosts { // the lost bit of the position is a guess
+	for i, g := range ghosts { // one bit of the position is unknown: fill both
 		x.ghosts[i], x.ghosts[i+len(ghosts)] = g, g
 	}
 	for _, s := range old {
@@ -39,8 +39,8 @@ func (x *index) grow() {
 	}
 }
 
-// least is what the smallest table takes that holds what there is.
-func (x *index) least() int64 {
+// minBytes is the size of the smallest table for the present entries.
+func (x *index) minBytes() int64 {
 	if x.n == 0 {
 		return 0
 	}
@@ -51,13 +51,13 @@ func (x *index) least() int64 {
 	return int64(slots) * slotBytes
 }
 
-// shrink makes the table the smallest one; the ghosts of one that shrinks go.
+// shrink replaces the table with the smallest one. Shrinking loses the ghosts.
 func (x *index) shrink() {
-	if x.least() == x.bytes() {
+	if x.minBytes() == x.bytes() {
 		return
 	}
 	old := x.slots
-	*x = index{slots: make([]uint64, x.least()/slotBytes), ghosts: make([]uint16, x.least()/slotBytes), n: x.n}
+	*x = index{slots: make([]uint64, x.minBytes()/slotBytes), ghosts: make([]uint16, x.minBytes()/slotBytes), n: x.n}
 	for _, s := range old {
 		if s != 0 {
 			x.place(s)
@@ -79,7 +79,7 @@ func (x *index) add(hash, id uint32) {
 	x.n++
 }
 
-// position finds the slot of an entry that is there.
+// position returns the slot of an entry, which must exist.
 func (x *index) position(hash, id uint32) uint32 {
 	mask, want := uint32(len(x.slots)-1), uint64(hash)<<32|uint64(id)
 	i := hash & mask
@@ -89,7 +89,7 @@ func (x *index) position(hash, id uint32) uint32 {
 	return i
 }
 
-// remove closes the gap, so that no probe ends early.
+// remove moves later slots into the gap, so that no probe ends early.
 func (x *index) remove(hash, id uint32) {
 	mask := uint32(len(x.slots) - 1)
 	gap := x.position(hash, id)
@@ -104,13 +104,13 @@ func (x *index) remove(hash, id uint32) {
 	x.n--
 }
 
-// haunt remembers hash as dropped.
-func (x *index) haunt(hash uint32) {
+// addGhost records that the entry of hash was evicted.
+func (x *index) addGhost(hash uint32) {
 	x.ghosts[hash&uint32(len(x.ghosts)-1)] = ghost(hash)
 }
 
-// haunted reports whether hash was dropped not long ago, and forgets it.
-func (x *index) haunted(hash uint32) bool {
+// takeGhost reports whether hash has a ghost, and removes it.
+func (x *index) takeGhost(hash uint32) bool {
 	if len(x.ghosts) == 0 {
 		return false
 	}

@@ -8,47 +8,47 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Class bounds one kind of answers.
+// Class configures one kind of answer.
 type Class struct {
-	// Entries is the most entries of this kind. Each shard holds its part,
-	// rounded up, so that there are never more than Entries plus the number of
-	// shards. 0: only the byte budget counts.
+	// Entries caps the entries of this kind. Each shard holds an equal part,
+	// rounded up, so the total is below Entries plus the number of shards.
+	// 0: only the byte budget limits them.
 	Entries int
 	// MinTTL raises TTLs, MaxTTL lowers them; MaxTTL wins. MaxTTL 0: no bound.
 	MinTTL, MaxTTL time.Duration
-	// MinTTLSet makes MinTTL raise TTL 0 too, which else is not cached.
+	// MinTTLSet makes MinTTL raise TTL 0 too. Otherwise TTL 0 is not cached.
 	MinTTLSet bool
-	// Disabled keeps nothing of this kind; with DisabledOnly, nothing in these
-	// zones (fully qualified names).
+	// Disabled turns caching of this kind off, in the zones DisabledOnly
+	// (fully qualified names) or, if there are none, everywhere.
 	Disabled     bool
 	DisabledOnly []string
 }
 
-// Prefetch refreshes popular entries before they expire: those looked up at
-// least Amount times with no gap above Duration (0: a minute), once no more
-// than Percentage of their life (0: 10) or a second is left. Amount 0 turns it
-// off.
+// Prefetch refreshes popular entries before they expire. An entry is popular
+// after Amount lookups with no gap above Duration (0: 1 minute). It is refreshed
+// when at most Percentage (0: 10) of its TTL, or 1 s, is left. Amount 0 turns
+// prefetching off.
 type Prefetch struct {
 	Amount     int
 	Duration   time.Duration
 	Percentage int
 }
 
-// Policy says what a Cache keeps and for how long.
+// Policy says which answers a Cache stores, and for how long.
 type Policy struct {
 	Success, Denial Class
-	// Zones are the names (fully qualified) at and below which answers are
-	// cached; empty: all.
+	// Zones (fully qualified names) limit caching to these names and the names
+	// below them; empty: no limit.
 	Zones []string
-	// ServFail is the longest that a failure is cached, at most 5 min (RFC 9520
-	// §3.2), at least 1 s; 0: not at all. There are at most Denial.Entries
-	// failures, counted on their own.
+	// ServFail is the maximum time that a failure is cached, bounded to 1 s to
+	// 5 min (RFC 9520 §3.2); 0: failures are not cached. Denial.Entries caps
+	// failures too, counted separately from denials.
 	ServFail time.Duration
-	// KeepTTL sends TTLs without counting down.
+	// KeepTTL sends the original TTLs instead of counting them down.
 	KeepTTL  bool
 	Prefetch Prefetch
-	// StaleFor keeps answers so long after their expiry (RFC 8767). StaleVerify
-	// asks upstream before they are used.
+	// StaleFor is how long answers stay usable after their expiry (RFC 8767).
+	// With StaleVerify, they are used only after upstream has failed.
 	StaleFor    time.Duration
 	StaleVerify bool
 }
@@ -58,7 +58,7 @@ const (
 	defaultPrefetchPercent = 10
 )
 
-// policy is a Policy in the form that look-ups need. It is immutable.
+// policy is a Policy in the form that lookups need. It is immutable.
 type policy struct {
 	classes     [kinds]class
 	zones       []string // see zoneSuffixes; nil: all
@@ -71,7 +71,7 @@ type policy struct {
 
 type class struct {
 	bounds
-	cap      int      // entries a shard holds
+	cap      int      // entries per shard
 	disabled bool     // everywhere
 	except   []string // the zones it is disabled in
 }
@@ -117,7 +117,7 @@ func compileClass(p Class, shards int) class {
 	return c
 }
 
-// seconds rounds d up to seconds, within what a TTL holds.
+// seconds rounds d up to seconds, at most the maximum TTL.
 func seconds(d time.Duration) uint32 {
 	if d <= 0 {
 		return 0
@@ -134,11 +134,10 @@ func (p *policy) keeps(k Kind, key []byte) bool {
 	return len(c.except) == 0 || !within(key, c.except)
 }
 
-// covers reports whether the policy says anything about key's name.
+// covers reports whether key's name is in the policy's zones.
 func (p *policy) covers(key []byte) bool { return p.zones == nil || within(key, p.zones) }
 
-// zoneSuffixes packs names in lower case. A name without a wire format has no
-// name below it and is left out.
+// zoneSuffixes packs names in lower case. It skips names without a wire format.
 func zoneSuffixes(names []string) []string {
 	suffixes := make([]string, 0, len(names))
 	for _, name := range names {

@@ -1,12 +1,12 @@
 package cache
 
-// queue is a list of entries in the order in which they joined it.
+// queue is a linked list of entries in the order of arrival.
 type queue struct {
 	oldest, newest uint32
 	n              int
 }
 
-// push makes id the newest.
+// push appends id at the newest end.
 func (q *queue) push(s *slab, id uint32) {
 	sl := s.slot(id)
 	sl.prev, sl.next = q.newest, 0
@@ -25,7 +25,7 @@ func (q *queue) remove(s *slab, id uint32) {
 	q.n--
 }
 
-// link makes next follow prev; 0 stands for the ends.
+// link makes next follow prev; 0 stands for an end.
 func (q *queue) link(s *slab, prev, next uint32) {
 	if prev != 0 {
 		s.slot(prev).next = next
@@ -39,8 +39,8 @@ func (q *queue) link(s *slab, prev, next uint32) {
 	}
 }
 
-// moved tells the neighbours of an entry, or q, that its block is id now.
-func (q *queue) moved(s *slab, id uint32) {
+// relink updates the links to an entry after its first block moved to id.
+func (q *queue) relink(s *slab, id uint32) {
 	sl := s.slot(id)
 	if sl.prev != 0 {
 		s.slot(sl.prev).next = id

@@ -8,14 +8,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// records are the records of a message that are stored, in wire order.
+// records are the records of a message that an Entry contains, in wire order.
 type records struct {
 	all         []dns.RR
 	answers     int
 	authorities int
 }
 
-// sections gathers the records of m, without those that belong to one hop.
+// sections collects the records of m that are not hop-by-hop.
 func sections(m *dns.Msg) (*records, error) {
 	if m == nil {
 		return nil, errors.New("pack answer: no message")
@@ -36,7 +36,7 @@ func sections(m *dns.Msg) (*records, error) {
 	return r, nil
 }
 
-// hopByHop reports whether rr speaks of one message between two hosts: OPT (RFC
+// hopByHop reports whether rr is about one message between two hosts: OPT (RFC
 // 6891 §6.1.1), TSIG (RFC 8945 §5.1), SIG(0) (RFC 2931 §3).
 func hopByHop(rr dns.RR) bool {
 	switch rr := rr.(type) {
@@ -55,8 +55,8 @@ func (r *records) authority() []dns.RR { return r.all[r.answers : r.answers+r.au
 
 func (r *records) additional() []dns.RR { return r.all[r.answers+r.authorities:] }
 
-// ttls returns the TTL of each record: 0 where the top bit is set (RFC 2181
-// §8), and the same in all records of an RRset, the smallest (RFC 2181 §5.2).
+// ttls returns the TTL of each record. A TTL with the top bit set becomes 0 (RFC
+// 2181 §8). All records of an RRset get its smallest TTL (RFC 2181 §5.2).
 func (r *records) ttls() []uint32 {
 	ttls := make([]uint32, len(r.all))
 	for i, rr := range r.all {
@@ -93,7 +93,7 @@ func rrsetOf(rr dns.RR) rrset {
 	return s
 }
 
-// equalise lowers the TTLs of each RRset to its smallest.
+// equalise lowers the TTLs of each RRset to the smallest in it.
 func equalise(rrs []dns.RR, ttls []uint32) {
 	if len(rrs) < 2 {
 		return

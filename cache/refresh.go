@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// touch counts a look-up at t for prefetching. The caller holds the shard's
+// touch counts a lookup at t for prefetching. The caller holds the shard's
 // mutex.
 func (sl *slot) touch(t, gap time.Duration) {
 	if t-time.Duration(sl.used) > gap {
@@ -17,7 +17,7 @@ func (sl *slot) touch(t, gap time.Duration) {
 	sl.used = max(sl.used, int64(t))
 }
 
-// due reports whether an entry, fresh at t, is popular and about to expire.
+// due reports whether an entry that is fresh at t is popular and about to expire.
 func (p *Prefetch) due(sl *slot, t time.Duration) bool {
 	if int(sl.hits) < min(p.Amount, math.MaxUint16) {
 		return false
@@ -27,7 +27,7 @@ func (p *Prefetch) due(sl *slot, t time.Duration) bool {
 	return sl.expiry()-t <= last
 }
 
-// claimRefresh grants the refresh of an entry to one caller.
+// claimRefresh reports whether the caller may refresh the entry: one at a time.
 func (sl *slot) claimRefresh() bool {
 	if sl.state&stateRefreshing != 0 {
 		return false
@@ -36,7 +36,7 @@ func (sl *slot) claimRefresh() bool {
 	return true
 }
 
-// RefreshDone lets another caller refresh key, see Hit.Refresh.
+// RefreshDone allows the next refresh of key, see Hit.Refresh.
 func (c *Cache) RefreshDone(key []byte) {
 	hash := c.store.hash(key)
 	set := c.set(hash)

@@ -8,7 +8,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Every combination of name, type, class, DO and CD has an answer of its own.
+// Every combination of name, type, class, DO and CD has its own answer.
 func TestKeySeparation(t *testing.T) {
 	f := newFixture(t, Policy{})
 	type question struct {
@@ -69,13 +69,13 @@ func TestPutOfAnotherQuestion(t *testing.T) {
 				t.Errorf("no answer to send: %v", got)
 			}
 			if h := f.get(key); h.State != Miss || f.store.Stats().Entries != 0 {
-				t.Errorf("kept: %+v", h)
+				t.Errorf("stored: %+v", h)
 			}
 		})
 	}
 }
 
-// Upstream may echo any case: the stored question is in lower case.
+// An upstream may echo the question in any case. It is stored in lower case.
 func TestQuestionIsStoredInLowerCase(t *testing.T) {
 	f := newFixture(t, Policy{})
 	m := success(t, "WwW.eXample. 60 IN A 192.0.2.1")
@@ -100,15 +100,15 @@ func TestReplacement(t *testing.T) {
 	tests := []struct {
 		name          string
 		first, second *dns.Msg
-		want          int // which of them is found; 0: none
+		want          int // 1: first is found, 2: second; 0: none
 	}{
 		{"data by data", data(), newer(), 2},
 		{"data by denial", data(), denied(), 2},
 		{"denial by data", denied(), data(), 2},
 		{"denial by denial", denied(), denied(), 2},
-		{"data by an answer not to be kept", data(), zero(), 0},
-		{"denial by an answer not to be kept", denied(), zero(), 0},
-		{"data by a denial not to be kept", data(), noSOA(), 0},
+		{"data by an uncacheable answer", data(), zero(), 0},
+		{"denial by an uncacheable answer", denied(), zero(), 0},
+		{"data by an uncacheable denial", data(), noSOA(), 0},
 		{"data by REFUSED", data(), refused(), 1},
 	}
 	for _, tt := range tests {
@@ -118,7 +118,7 @@ func TestReplacement(t *testing.T) {
 			put := []*Entry{nil, f.put(t, key, tt.first), f.put(t, key, tt.second)}
 			h := f.get(key)
 			if !same(h.Entry, put[tt.want]) {
-				t.Errorf("found %+v, want that of put %d", h, tt.want)
+				t.Errorf("found %+v, want the entry of put %d", h, tt.want)
 			}
 			wantEntries := min(tt.want, 1)
 			if n := f.store.Stats().Entries; n != wantEntries {
@@ -147,7 +147,7 @@ func TestEntryOfAnswer(t *testing.T) {
 	}
 	got.Compress = true
 	if len(e.Msg()) != got.Len() {
-		t.Errorf("%d octets, compressed it takes %d", len(e.Msg()), got.Len())
+		t.Errorf("%d bytes, want the compressed size %d", len(e.Msg()), got.Len())
 	}
 	if len(m.Extra) != 3 || m.Id != 4711 || m.Compress {
 		t.Errorf("NewEntry changed the message: %v", m)
@@ -201,9 +201,9 @@ func TestZonesAndDisabled(t *testing.T) {
 		{"inside the zones", Policy{Zones: []string{"example.", "Cluster.Local."}}, "a.b.cluster.local.", true, true},
 		{"the zone itself", Policy{Zones: []string{"cluster.local."}}, "cluster.local.", true, true},
 		{"above the zone", Policy{Zones: []string{"cluster.local."}}, "local.", false, false},
-		{"same end, other label", Policy{Zones: []string{"cluster.local."}}, "a.xcluster.local.", false, false},
+		{"same suffix, other label", Policy{Zones: []string{"cluster.local."}}, "a.xcluster.local.", false, false},
 		{"root zone", Policy{Zones: []string{"."}}, "a.example.", true, true},
-		{"zone that is no name", Policy{Zones: []string{"a..b."}}, "a.example.", false, false},
+		{"invalid zone name", Policy{Zones: []string{"a..b."}}, "a.example.", false, false},
 		{"no success", Policy{Success: disabled}, "a.example.", false, true},
 		{"no denial", Policy{Denial: disabled}, "a.example.", true, false},
 		{"no success in a zone, inside", Policy{Success: inLocal}, "a.cluster.local.", false, true},
@@ -216,18 +216,18 @@ func TestZonesAndDisabled(t *testing.T) {
 			data := success(t, tt.qname+" 60 IN A 192.0.2.1")
 			f.put(t, keyOf(data), data)
 			if got := f.get(keyOf(data)).State == Fresh; got != tt.data {
-				t.Errorf("data kept: %v", got)
+				t.Errorf("data stored: %v", got)
 			}
 			denied := nxdomain(t, tt.qname, soa60of300)
 			f.put(t, keyOf(denied), denied)
 			if got := f.get(keyOf(denied)).State == Fresh; got != tt.denial {
-				t.Errorf("denial kept: %v", got)
+				t.Errorf("denial stored: %v", got)
 			}
 		})
 	}
 }
 
-func TestOutsideZonesTTLsAreUpstreams(t *testing.T) {
+func TestTTLsOutsideZonesAreNotClamped(t *testing.T) {
 	p := coreDNS()
 	p.Zones = []string{"cluster.local."}
 	f := newFixture(t, p)

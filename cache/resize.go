@@ -1,13 +1,13 @@
 package cache
 
-// SetBudget bounds the memory of all entries anew, by at most what the Store
-// was made with. If that is less than they take, entries go as they do for want
-// of room, those that stay move together, and the host has the memory back when
-// SetBudget returns. A look-up waits for as long as its shard takes for that.
+// SetBudget changes the byte budget, up to the one that the Store was made with.
+// If the entries exceed it, SetBudget evicts some, compacts the rest, and
+// returns the memory to the host before it returns. A lookup waits while its
+// shard does that.
 func (s *Store) SetBudget(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.budget = min(max(bytes, 0), s.most)
+	s.budget = min(max(bytes, 0), s.maxBudget)
 	for _, sh := range s.shards {
 		sh.resize(s.budget / int64(len(s.shards)))
 	}
@@ -20,8 +20,8 @@ func (sh *shard) resize(share int64) {
 	if sh.share = share; !shrinks {
 		return
 	}
-	for sh.index.n > 0 && int64(sh.slab.used)*blockBytes+sh.index.least() > share {
-		if b, small := sh.oldest(); sh.judge(b, small) {
+	for sh.index.n > 0 && int64(sh.slab.used)*blockBytes+sh.index.minBytes() > share {
+		if b, small := sh.nextVictim(); sh.evictOrKeep(b, small) {
 			b.evicted.Budget++
 		}
 	}
@@ -32,10 +32,10 @@ func (sh *shard) resize(share int64) {
 	}
 }
 
-// compact moves all entries into blocks 1 to limit, which are enough for them,
-// and gives the memory behind those back.
+// compact moves all entries into blocks 1 to limit, which must suffice, and
+// returns the memory behind them to the host.
 func (sh *shard) compact(limit uint32) {
-	sh.slab.keepFree(limit)
+	sh.slab.dropFreeAbove(limit)
 	for i, s := range sh.index.slots {
 		if s == 0 {
 			continue
@@ -45,7 +45,7 @@ func (sh *shard) compact(limit uint32) {
 			id = sh.slab.move(id)
 			sh.index.slots[i] = s&^0xffffffff | uint64(id)
 			sl := sh.slab.slot(id)
-			sh.binOf(sl).queue(sl.inMain()).moved(&sh.slab, id)
+			sh.binOf(sl).queue(sl.inMain()).relink(&sh.slab, id)
 		}
 		for link := &sh.slab.slot(id).more; *link != 0; link = &sh.slab.block(*link).more {
 			if *link > limit {
@@ -53,11 +53,11 @@ func (sh *shard) compact(limit uint32) {
 			}
 		}
 	}
-	sh.slab.forget(limit + 1)
+	sh.slab.truncate(limit + 1)
 }
 
-// keepFree forgets the free blocks above limit.
-func (s *slab) keepFree(limit uint32) {
+// dropFreeAbove removes the blocks above limit from the free list.
+func (s *slab) dropFreeAbove(limit uint32) {
 	for link := &s.free; *link != 0; {
 		if *link > limit {
 			*link = s.block(*link).more
@@ -67,7 +67,7 @@ func (s *slab) keepFree(limit uint32) {
 	}
 }
 
-// move copies a block to a free one and returns that.
+// move copies a block to a free one and returns the new number.
 func (s *slab) move(id uint32) uint32 {
 	to := s.free
 	s.free = s.block(to).more

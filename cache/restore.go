@@ -11,31 +11,29 @@ import (
 	"time"
 )
 
-// ErrSnapshot means that a snapshot is not one, is damaged, or is of another
-// boot. What was read before the damage is kept: each part is checked before it
-// is used.
+// ErrSnapshot means that the input is no snapshot, is damaged, or is from another
+// boot. Entries read before the damage stay: each chunk is checked before use.
 var ErrSnapshot = errors.New("unusable snapshot")
 
-// longAgo is when all answers have expired.
+// longAgo is an age at which every answer has expired.
 const longAgo = time.Duration(math.MaxInt64 / 4)
 
-// ReadSnapshot adds what WriteSnapshot has written to the ids that are open, and
-// returns the number of entries. now is the present. Answers have the age that
-// they would have, had they been here all along; those that are too old, that
-// the policy of their id would not keep, and those that the Store has an answer
-// to by now, are left out.
+// ReadSnapshot adds the entries that WriteSnapshot has written to the ids that
+// are open, and returns their number. now is the current time. Answers keep
+// aging between write and read. ReadSnapshot skips answers that have expired,
+// that the policy of their id excludes, and whose key the Store has already.
 func (s *Store) ReadSnapshot(r io.Reader, now Stamp) (int, error) {
 	head := make([]byte, snapshotHeader)
 	if _, err := io.ReadFull(r, head); err != nil {
-		return 0, fmt.Errorf("read snapshot: %w", short(err))
+		return 0, fmt.Errorf("read snapshot: %w", truncated(err))
 	}
 	rest, ok := bytes.CutPrefix(head, []byte(snapshotMagic))
 	if !ok || [16]byte(rest[:16]) != now.Boot {
-		return 0, fmt.Errorf("read snapshot: %w: of another version or boot", ErrSnapshot)
+		return 0, fmt.Errorf("read snapshot: %w: it is from another version or boot", ErrSnapshot)
 	}
 	since := now.Since - time.Duration(binary.BigEndian.Uint64(rest[16:]))
 	if since < 0 || since > longAgo {
-		return 0, fmt.Errorf("read snapshot: %w: from the future", ErrSnapshot)
+		return 0, fmt.Errorf("read snapshot: %w: it is from the future", ErrSnapshot)
 	}
 	kept := 0
 	for {
@@ -50,22 +48,22 @@ func (s *Store) ReadSnapshot(r io.Reader, now Stamp) (int, error) {
 	}
 }
 
-// readChunk returns a payload, or nil at the end.
+// readChunk returns the payload of a chunk, or nil at the end.
 func readChunk(r io.Reader) ([]byte, error) {
 	var head [chunkHeader]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return nil, fmt.Errorf("read snapshot: %w", short(err))
+		return nil, fmt.Errorf("read snapshot: %w", truncated(err))
 	}
 	if head == [chunkHeader]byte{} {
 		return nil, nil
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n == 0 || n > maxChunk {
-		return nil, fmt.Errorf("read snapshot: %w: a part of %d octets", ErrSnapshot, n)
+		return nil, fmt.Errorf("read snapshot: %w: a chunk has %d bytes", ErrSnapshot, n)
 	}
 	payload := make([]byte, n)
 	if _, err := io.ReadFull(r, payload); err != nil {
-		return nil, fmt.Errorf("read snapshot: %w", short(err))
+		return nil, fmt.Errorf("read snapshot: %w", truncated(err))
 	}
 	if crc32.Checksum(payload, castagnoli) != binary.BigEndian.Uint32(head[4:]) {
 		return nil, fmt.Errorf("read snapshot: %w: the checksum is wrong", ErrSnapshot)
@@ -73,17 +71,17 @@ func readChunk(r io.Reader) ([]byte, error) {
 	return payload, nil
 }
 
-// short makes an early end an ErrSnapshot.
-func short(err error) error {
+// truncated turns an early end of the input into an ErrSnapshot.
+func truncated(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%w: it is cut short", ErrSnapshot)
+		return fmt.Errorf("%w: it is truncated", ErrSnapshot)
 	}
 	return err
 }
 
-// restore adds the entries of a payload that was written since ago.
+// restore adds the entries of a payload that was written the time since ago.
 func (s *Store) restore(payload []byte, since time.Duration) (int, error) {
-	damaged := fmt.Errorf("read snapshot: %w: a part is malformed", ErrSnapshot)
+	damaged := fmt.Errorf("read snapshot: %w: a chunk is malformed", ErrSnapshot)
 	if len(payload) < 2 {
 		return 0, damaged
 	}
@@ -101,14 +99,14 @@ func (s *Store) restore(payload []byte, since time.Duration) (int, error) {
 		if !ok {
 			return kept, damaged
 		}
-		if rest = rest[size:]; c.adopt(e) {
+		if rest = rest[size:]; c.restoreEntry(e) {
 			kept++
 		}
 	}
 	return kept, nil
 }
 
-// handle returns the handle on an id that is open that was made last, or nil.
+// handle returns a handle with the latest policy of an open id, or nil.
 func (s *Store) handle(id string) *Cache {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,12 +120,12 @@ func (s *Store) handle(id string) *Cache {
 // restored is an entry from a snapshot.
 type restored struct {
 	Entry
-	legacy
+	inherited
 	key  []byte
 	born time.Duration
 }
 
-// parse reads an entry and returns its length in the snapshot.
+// parse reads one entry and returns its length in the snapshot.
 func (c *Cache) parse(b []byte, since time.Duration) (*restored, int, bool) {
 	if len(b) < snapshotEntry {
 		return nil, 0, false
@@ -140,7 +138,7 @@ func (c *Cache) parse(b []byte, since time.Duration) (*restored, int, bool) {
 	age := time.Duration(min(binary.BigEndian.Uint64(b), uint64(longAgo)))
 	e := &restored{born: c.store.elapsed() - age - since}
 	e.ttl, e.rcode = binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint16(b[14:])
-	e.legacy = legacy{hits: binary.BigEndian.Uint16(b[12:]), freq: state & stateFreq, main: state&stateMain != 0}
+	e.inherited = inherited{hits: binary.BigEndian.Uint16(b[12:]), freq: state & stateFreq, main: state&stateMain != 0}
 	e.kind, e.flags, e.msgLen = Kind(state&stateKind>>kindShift), b[17], uint16(len(msg))
 	q := questionEnd(msg)
 	if e.kind > Denial || e.ttl == 0 || e.ttl > math.MaxInt32 || e.rcode > 0xfff || q < 0 || len(msg) == math.MaxUint16 {
@@ -164,9 +162,9 @@ func isLower(name []byte) bool {
 	return true
 }
 
-// adopt keeps e unless it is too old, there is an answer already, or others
-// would have to go: what comes later is worth less.
-func (c *Cache) adopt(e *restored) bool {
+// restoreEntry stores e unless it has expired, the key has an answer already, or
+// another entry would be evicted. Later entries of a snapshot are less popular.
+func (c *Cache) restoreEntry(e *restored) bool {
 	if c.store.elapsed() >= e.born+e.TTL()+c.policy.staleFor || !c.policy.keeps(e.kind, e.key) {
 		return false
 	}
@@ -178,5 +176,5 @@ func (c *Cache) adopt(e *restored) bool {
 	if set.find(Success, hash, e.key) != 0 || set.bins[e.kind].len() >= limit || !set.shard.hasRoom(blocksFor(len(e.buf))) {
 		return false
 	}
-	return set.add(hash, &e.Entry, e.born, limit, e.legacy)
+	return set.add(hash, &e.Entry, e.born, limit, e.inherited)
 }

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// shard is a part of a Store with its share of the byte budget. All that hangs
-// below it is guarded by mu.
+// shard is a part of a Store with its share of the byte budget. mu guards the
+// shard and everything that it owns.
 type shard struct {
 	mu    sync.Mutex
-	share int64
+	share int64 // bytes
 	slab  slab
 	index index
-	sets  []*binSet // nil where one was dropped
+	sets  []*binSet // nil where an id was dropped
 	small uint32    // blocks of the entries in small queues
-	seq   uint32    // counts what joins a queue; only differences matter
+	seq   uint32    // number of enqueued entries; only differences matter
 }
 
-// binSet is what one id owns in one shard.
+// binSet holds the entries of one id in one shard.
 type binSet struct {
 	shard   *shard
 	number  uint16 // index into shard.sets
@@ -26,12 +26,12 @@ type binSet struct {
 	retired bool
 }
 
-// bin is the entries of one kind, in the two queues of S3-FIFO: new ones are in
-// the small queue, and those that were asked for again while they went through
-// it, or that come back soon after they were dropped from it, are in the main
-// one. An entry that reaches the old end of the main queue and was asked for
-// begins anew. So names that are asked for once cannot push out the others, and
-// a look-up moves nothing.
+// bin holds the entries of one kind, in the two queues of S3-FIFO. A new entry
+// enters the small queue. It moves to the main queue if a lookup finds it while
+// it is in the small one, or if its key returns soon after its eviction. An entry
+// at the old end of the main queue that had a lookup starts again at the new end.
+// So names with a single lookup cannot evict the others, and a lookup moves
+// nothing.
 type bin struct {
 	small, main queue
 	blocks      uint32
@@ -47,12 +47,12 @@ func (b *bin) queue(main bool) *queue {
 	return &b.small
 }
 
-// smallShare is the part of an id's entries, or of the blocks of a shard, that
-// the small queues may hold before the main ones have to give.
+// The small queues may hold 1/smallShare of a cap, or of a shard's blocks.
+// Beyond that, entries are evicted from them, otherwise from the main queues.
 const smallShare = 10
 
-// mostFreq is where counting the look-ups of an entry ends.
-const mostFreq = 3
+// maxFreq is where the lookup count of an entry saturates.
+const maxFreq = 3
 
 func (sl *slot) kind() Kind { return Kind(sl.state & stateKind >> kindShift) }
 
@@ -62,14 +62,14 @@ func (sl *slot) expiry() time.Duration {
 	return time.Duration(sl.born) + time.Duration(sl.ttl)*time.Second
 }
 
-// age is how many whole seconds have passed since the entry was put. A query
-// may have been stamped before.
+// age returns the whole seconds since the entry was put. t may be earlier than
+// that: a query takes its time on arrival.
 func (sl *slot) age(t time.Duration) uint32 {
 	return uint32(min(max(t-time.Duration(sl.born), 0)/time.Second, time.Duration(StaleAge-1)))
 }
 
-// hashOf is what the index has of an entry. Ids, and failures beside data, are
-// kept apart by it.
+// hashOf returns the hash for the index. It differs between ids, and between the
+// failure and the data of one key.
 func (s *binSet) hashOf(k Kind, hash uint64) uint32 {
 	h := uint32(hash) + uint32(s.number)*0x9e3779b1
 	if k == Failure {
@@ -78,8 +78,8 @@ func (s *binSet) hashOf(k Kind, hash uint64) uint32 {
 	return h
 }
 
-// find returns the block of the failure of key, or of its data or denial, of
-// which there is at most one; 0 if there is none.
+// find returns the first block of key's failure if k is Failure, else of its data
+// or denial. A key has at most one of each. 0 means none.
 func (s *binSet) find(k Kind, hash uint64, key []byte) uint32 {
 	x, q := &s.shard.index, len(key)-1
 	if len(x.slots) == 0 || q < 0 {
@@ -99,53 +99,53 @@ func (s *binSet) find(k Kind, hash uint64, key []byte) uint32 {
 	return 0
 }
 
-// count notes a look-up.
+// count records a lookup for eviction.
 func (sl *slot) count() {
-	if sl.state&stateFreq < mostFreq {
+	if sl.state&stateFreq < maxFreq {
 		sl.state++
 	}
 }
 
-// legacy is what an entry inherits from the one that it replaces.
-type legacy struct {
+// inherited is the state that an entry takes over from the one that it replaces.
+type inherited struct {
 	hits uint16
 	freq byte
 	main bool
 }
 
-func (sl *slot) legacy() legacy {
-	return legacy{hits: sl.hits, freq: sl.state & stateFreq, main: sl.inMain()}
+func (sl *slot) inherited() inherited {
+	return inherited{hits: sl.hits, freq: sl.state & stateFreq, main: sl.inMain()}
 }
 
-// add keeps e, which was put at born, evicting what limit, the cap of its bin,
-// and the share of the shard require. Its key must not be there. It reports
-// false if e cannot be kept.
-func (s *binSet) add(hash uint64, e *Entry, born time.Duration, limit int, l legacy) bool {
+// add stores e, which was put at born. It evicts entries to stay within limit,
+// the cap of the bin, and within the shard's share. The key must have no entry.
+// add reports false if e cannot be stored.
+func (s *binSet) add(hash uint64, e *Entry, born time.Duration, limit int, l inherited) bool {
 	sh, b, need := s.shard, &s.bins[e.kind], blocksFor(len(e.buf))
 	if s.retired || int64(need)*blockBytes+minSlots*slotBytes > sh.share {
 		return false
 	}
 	h := s.hashOf(e.kind, hash)
-	main := l.main || sh.index.haunted(h)
+	main := l.main || sh.index.takeGhost(h)
 	for b.len() >= limit {
-		if sh.judge(b, b.small.n*smallShare > limit || b.main.n == 0) {
+		if sh.evictOrKeep(b, b.small.n*smallShare > limit || b.main.n == 0) {
 			b.evicted.Cap++
 		}
 	}
 	if !sh.makeRoom(need) {
 		return false
 	}
-	id := sh.slab.chain(need)
+	id := sh.slab.allocChain(need)
 	sl := sh.slab.slot(id)
 	*sl = slot{more: sl.more, hash: h, set: s.number, hits: l.hits, state: byte(e.kind)<<kindShift | l.freq}
 	sh.fill(id, e, born)
-	sh.join(b, id, main, need)
+	sh.enqueue(b, id, main, need)
 	b.blocks += need
 	sh.index.add(h, id)
 	return true
 }
 
-// fill writes what e says into its blocks.
+// fill writes e into the blocks of entry id.
 func (sh *shard) fill(id uint32, e *Entry, born time.Duration) {
 	sl := sh.slab.slot(id)
 	sl.born, sl.used = int64(born), int64(born)
@@ -154,8 +154,8 @@ func (sh *shard) fill(id uint32, e *Entry, born time.Duration) {
 	sh.slab.write(id, e.buf)
 }
 
-// overwrite puts e in the place of the entry id, whose key and kind it has, if
-// it takes as many blocks.
+// overwrite replaces entry id with e, which must have its key and kind. It
+// reports false, and does nothing, if e needs another number of blocks.
 func (sh *shard) overwrite(id uint32, e *Entry, born time.Duration) bool {
 	sl := sh.slab.slot(id)
 	if blocksFor(int(sl.msgLen)+2*int(sl.records)) != blocksFor(len(e.buf)) {
@@ -166,8 +166,8 @@ func (sh *shard) overwrite(id uint32, e *Entry, born time.Duration) bool {
 	return true
 }
 
-// join puts id, which takes n blocks and is in no queue, into one of b's.
-func (sh *shard) join(b *bin, id uint32, main bool, n uint32) {
+// enqueue adds entry id, which has n blocks and is in no queue, to a queue of b.
+func (sh *shard) enqueue(b *bin, id uint32, main bool, n uint32) {
 	sl := sh.slab.slot(id)
 	sl.state &^= stateMain
 	if main {
@@ -180,28 +180,28 @@ func (sh *shard) join(b *bin, id uint32, main bool, n uint32) {
 	b.queue(main).push(&sh.slab, id)
 }
 
-// makeRoom evicts until n blocks and a place in the index are to be had within
-// the share. It reports false if that cannot be.
+// makeRoom evicts entries until n blocks and an index slot fit into the share. It
+// reports false if they cannot.
 func (sh *shard) makeRoom(n uint32) bool {
 	for !sh.hasRoom(n) {
 		if sh.index.n == 0 {
 			return false
 		}
-		if b, small := sh.oldest(); sh.judge(b, small) {
+		if b, small := sh.nextVictim(); sh.evictOrKeep(b, small) {
 			b.evicted.Budget++
 		}
 	}
 	return true
 }
 
-// hasRoom reports whether n blocks and a place in the index, which may grow for
-// it, are to be had within the share.
+// hasRoom reports whether n blocks and an index slot fit into the share. It grows
+// the index if necessary.
 func (sh *shard) hasRoom(n uint32) bool {
 	index := sh.index.bytes()
 	if sh.index.full() {
-		index = sh.index.grown()
+		index = sh.index.grownBytes()
 	}
-	if int64(sh.slab.rises(n))*blockBytes+sh.slab.bytes()+index > sh.share {
+	if int64(sh.slab.unused(n))*blockBytes+sh.slab.bytes()+index > sh.share {
 		return false
 	}
 	if sh.index.full() {
@@ -210,12 +210,12 @@ func (sh *shard) hasRoom(n uint32) bool {
 	return true
 }
 
-// real is the memory that the shard takes.
-func (sh *shard) real() int64 { return sh.slab.real() + sh.index.bytes() }
+// resident returns the bytes of memory that the shard uses.
+func (sh *shard) resident() int64 { return sh.slab.resident() + sh.index.bytes() }
 
-// oldest returns the bin whose entry is to be judged next in a shard that has
-// entries, and of which queue.
-func (sh *shard) oldest() (*bin, bool) {
+// nextVictim returns the bin to evict from, and whether from its small queue. The
+// shard must have entries.
+func (sh *shard) nextVictim() (*bin, bool) {
 	for _, small := range [2]bool{sh.small*smallShare > sh.slab.used, true} {
 		if b := sh.oldestOf(!small); b != nil {
 			return b, small
@@ -244,30 +244,30 @@ func (sh *shard) oldestOf(main bool) *bin {
 	return found
 }
 
-// judge drops the oldest entry of one of b's queues, which has some, or lets it
-// live on in the main one. It reports whether it dropped it.
-func (sh *shard) judge(b *bin, small bool) bool {
+// evictOrKeep evicts the oldest entry of a queue of b, which must have one, or
+// moves it to the new end of the main queue. It reports whether it evicted.
+func (sh *shard) evictOrKeep(b *bin, small bool) bool {
 	id := b.queue(!small).oldest
 	sl := sh.slab.slot(id)
 	if sl.state&stateFreq == 0 {
 		if small {
-			sh.index.haunt(sl.hash)
+			sh.index.addGhost(sl.hash)
 		}
 		sh.drop(id)
 		return true
 	}
-	n := sh.leave(id)
+	n := sh.dequeue(id)
 	if small {
 		sl.state &^= stateFreq
 	} else {
 		sl.state--
 	}
-	sh.join(b, id, true, n)
+	sh.enqueue(b, id, true, n)
 	return false
 }
 
-// leave takes id out of its queue and returns its number of blocks.
-func (sh *shard) leave(id uint32) uint32 {
+// dequeue removes entry id from its queue and returns its number of blocks.
+func (sh *shard) dequeue(id uint32) uint32 {
 	sl := sh.slab.slot(id)
 	n := blocksFor(int(sl.msgLen) + 2*int(sl.records))
 	sh.binOf(sl).queue(sl.inMain()).remove(&sh.slab, id)
@@ -279,16 +279,16 @@ func (sh *shard) leave(id uint32) uint32 {
 
 func (sh *shard) binOf(sl *slot) *bin { return &sh.sets[sl.set].bins[sl.kind()] }
 
-// drop forgets an entry.
+// drop removes entry id and frees its blocks.
 func (sh *shard) drop(id uint32) {
 	sl := sh.slab.slot(id)
 	b := sh.binOf(sl)
-	b.blocks -= sh.leave(id)
+	b.blocks -= sh.dequeue(id)
 	sh.index.remove(sl.hash, id)
-	sh.slab.release(id)
+	sh.slab.freeChain(id)
 }
 
-// addSet makes the bins of an id.
+// addSet adds the bins of an id.
 func (sh *shard) addSet() *binSet {
 	set := &binSet{shard: sh}
 	sh.mu.Lock()
@@ -300,7 +300,7 @@ func (sh *shard) addSet() *binSet {
 	}
 	if set.number = uint16(i); int(set.number) != i {
 		sh.sets = sh.sets[:i]
-		set.retired = true // more zones than can be told apart: not cached
+		set.retired = true // no number is left for this id: nothing is cached
 		return set
 	}
 	sh.sets[i] = set
@@ -324,11 +324,11 @@ func (sh *shard) dropSet(set *binSet) {
 	if sh.index.n == 0 {
 		sh.index = index{}
 		sh.slab.free = 0
-		sh.slab.forget(1)
+		sh.slab.truncate(1)
 	}
 }
 
-// read fills e with the entry id.
+// read copies entry id to e.
 func (sh *shard) read(id uint32, e *Entry) {
 	sl := sh.slab.slot(id)
 	e.ttl, e.msgLen, e.rcode, e.kind, e.flags = sl.ttl, sl.msgLen, sl.rcode, sl.kind(), sl.key

@@ -8,34 +8,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// blockBytes is the size of a block: a cache line, so that a look-up loads
-// whole ones.
+// blockBytes is the size of a block: one CPU cache line.
 const blockBytes = 64
 
-// slab hands out blocks of memory that the collector does not know of: an entry
-// costs it nothing, and memory that is given back is the host's at once. A
-// block is named by its number; 0 is none. The memory is mapped as a whole and
-// becomes real as blocks are used for the first time.
+// slab allocates blocks outside the Go heap, so that entries cost the garbage
+// collector nothing and returned memory goes to the host at once. A block is
+// identified by its number; 0 is none. The memory is mapped in one piece and
+// becomes resident when blocks are used for the first time.
 type slab struct {
 	mem  []byte
-	free uint32 // head of the list of blocks that were given back
-	top  uint32 // blocks from here on were never used
+	free uint32 // head of the free list
+	top  uint32 // no block from here on has ever been used
 	used uint32 // blocks in use
-	huge int    // mem up to here is in huge pages, or will be
+	huge int    // bytes of mem for which huge pages are requested
 }
 
-// A cache of many names is a random walk through memory, whose cost is that of
-// translating addresses: with pages of 4 KiB a look-up among a million names
-// takes three times as long as with huge ones. A small cache must not pay for
-// them in memory. So a slab changes over when it has grown.
+// Lookups among many names access memory at random, and TLB misses dominate their
+// cost: among a million names, a lookup takes three times as long with 4 KiB
+// pages as with huge pages. Huge pages would waste memory in a small cache. So a
+// slab switches to them when it reaches hugeFrom blocks.
 const (
 	hugePage = 2 << 20
-	hugeFrom = 2 * hugePage / blockBytes // top
+	hugeFrom = 2 * hugePage / blockBytes
 )
 
-// block is what follows the first block of an entry.
+// block is any block of an entry but the first.
 type block struct {
-	more uint32 // the next one
+	more uint32 // the next block
 	data [blockBytes - 4]byte
 }
 
@@ -43,47 +42,48 @@ type block struct {
 // that the question begins with the second block.
 type slot struct {
 	born int64 // nanoseconds since the start of the Store
-	used int64 // the last look-up that counted for prefetching, likewise
+	used int64 // last lookup that counted for prefetching, same unit
 
 	more       uint32 // the second block
-	prev, next uint32 // in its queue, towards the older and the newer end
-	seq        uint32 // when it joined the queue, see shard.seq
+	prev, next uint32 // in its queue, towards the old and the new end
+	seq        uint32 // shard.seq when it entered the queue
 	ttl        uint32 // seconds
-	hash       uint32 // what the index has
+	hash       uint32 // see binSet.hashOf
 
 	msgLen  uint16
 	records uint16
 	rcode   uint16
-	hits    uint16 // look-ups without a long gap
+	hits    uint16 // lookups without a long gap, see slot.touch
 	set     uint16 // index into shard.sets
 
 	key   byte // flags of the key
-	state byte // see the bits below
+	state byte // bits below
 	head  [headerLen]byte
 }
 
 // Bits of slot.state.
 const (
-	stateFreq       = 3      // how often it was asked for since it was last judged
+	stateFreq       = 3      // lookups since it entered its queue, up to maxFreq
 	stateKind       = 3 << 2 // Kind
 	stateMain       = 1 << 4 // it is in the main queue
-	stateRefreshing = 1 << 5 // somebody has claimed its refresh
+	stateRefreshing = 1 << 5 // a caller is refreshing it
 	kindShift       = 2
 )
 
-// Both are a block; elsewhere this does not compile.
+// Both must have the size of a block, or this does not compile.
 const (
 	_ = -(unsafe.Sizeof(slot{}) ^ blockBytes)
 	_ = -(unsafe.Sizeof(block{}) ^ blockBytes)
 )
 
-// newSlab maps room for bytes octets, which belong to owner and go with it.
+// newSlab maps the given number of bytes. They are unmapped when owner becomes
+// unreachable.
 func newSlab[T any](bytes int64, owner *T) slab {
-	// Numbers are 32 bits, and the last one is kept free.
+	// Block numbers have 32 bits, and the last one stays unused.
 	bytes = min(max(bytes, 2*blockBytes), (math.MaxUint32-1)*blockBytes)
 	mem, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
-		// The host refuses the reservation (RLIMIT_AS, strict overcommit).
+		// The host refuses the mapping (RLIMIT_AS, strict overcommit).
 		return slab{mem: make([]byte, bytes), top: 1}
 	}
 	_ = unix.Madvise(mem, unix.MADV_NOHUGEPAGE)
@@ -99,15 +99,15 @@ func (s *slab) block(id uint32) *block {
 	return (*block)(unsafe.Pointer(&s.mem[int(id)*blockBytes : int(id)*blockBytes+blockBytes][0]))
 }
 
-// blocksFor is the number of blocks that an entry of n octets takes.
+// blocksFor returns the number of blocks for an entry of n bytes.
 func blocksFor(n int) uint32 {
 	const data = blockBytes - 4
 	return 1 + uint32(max(n-headerLen, 1)+data-1)/data
 }
 
-// take returns a block with undefined content. The caller has made sure that
-// there is one.
-func (s *slab) take() uint32 {
+// alloc returns a block with undefined content. The caller must know that one is
+// available.
+func (s *slab) alloc() uint32 {
 	s.used++
 	if id := s.free; id != 0 {
 		s.free = s.block(id).more
@@ -119,8 +119,8 @@ func (s *slab) take() uint32 {
 	return s.top - 1
 }
 
-// useHugePages asks for huge pages, but for the last eighth: what the index
-// takes of the share is not to be had there, and no page may reach into it.
+// useHugePages requests huge pages, except for the last eighth of mem: the index
+// takes that part of the share, and no huge page may reach into it.
 func (s *slab) useHugePages() {
 	end := len(s.mem) / 8 * 7 / hugePage * hugePage
 	if end > 0 && unix.Madvise(s.mem[:end], unix.MADV_HUGEPAGE) == nil {
@@ -128,23 +128,23 @@ func (s *slab) useHugePages() {
 	}
 }
 
-func (s *slab) give(id uint32) {
+func (s *slab) freeBlock(id uint32) {
 	s.block(id).more = s.free
 	s.free = id
 	s.used--
 }
 
-// rises is by how many blocks top rises when n are taken.
-func (s *slab) rises(n uint32) uint32 {
+// unused returns how many of the next n blocks have never been used before.
+func (s *slab) unused(n uint32) uint32 {
 	free := s.top - 1 - s.used
 	return n - min(n, free)
 }
 
-// bytes is how much of the mapping has been used.
+// bytes returns how much of the mapping has been used.
 func (s *slab) bytes() int64 { return int64(s.top-1) * blockBytes }
 
-// real is how much of the mapping has become real.
-func (s *slab) real() int64 {
+// resident returns how much of the mapping is resident.
+func (s *slab) resident() int64 {
 	n := s.bytes()
 	if n < int64(s.huge) {
 		n = (n + hugePage - 1) / hugePage * hugePage
@@ -152,8 +152,8 @@ func (s *slab) real() int64 {
 	return n
 }
 
-// write puts buf into an entry whose first block is id; as many blocks as it
-// takes hang there.
+// write copies buf to the entry whose first block is id. The entry must have
+// enough blocks.
 func (s *slab) write(id uint32, buf []byte) {
 	sl := s.slot(id)
 	n := copy(sl.head[:], buf)
@@ -164,7 +164,7 @@ func (s *slab) write(id uint32, buf []byte) {
 	}
 }
 
-// read appends the n octets of an entry to dst.
+// read appends the n bytes of an entry to dst.
 func (s *slab) read(dst []byte, id uint32, n int) []byte {
 	sl := s.slot(id)
 	k := min(n, headerLen)
@@ -179,7 +179,7 @@ func (s *slab) read(dst []byte, id uint32, n int) []byte {
 	return dst
 }
 
-// question reports whether the octets behind the header begin with q.
+// question reports whether q follows the header of an entry.
 func (s *slab) question(sl *slot, q []byte) bool {
 	if int(sl.msgLen) < headerLen+len(q) {
 		return false
@@ -197,17 +197,17 @@ func (s *slab) question(sl *slot, q []byte) bool {
 	}
 }
 
-// chain takes n blocks that hang together and returns the first.
-func (s *slab) chain(n uint32) uint32 {
-	first := s.take()
+// allocChain allocates n linked blocks and returns the first.
+func (s *slab) allocChain(n uint32) uint32 {
+	first := s.alloc()
 	s.slot(first).more = 0
 	if n == 1 {
 		return first
 	}
-	last := s.take()
+	last := s.alloc()
 	s.slot(first).more = last
 	for range n - 2 {
-		id := s.take()
+		id := s.alloc()
 		s.block(last).more = id
 		last = id
 	}
@@ -215,22 +215,20 @@ func (s *slab) chain(n uint32) uint32 {
 	return first
 }
 
-// release gives back all blocks of an entry and returns how many those were.
-func (s *slab) release(id uint32) uint32 {
-	n, next := uint32(1), s.slot(id).more
-	s.give(id)
+// freeChain frees all blocks of an entry.
+func (s *slab) freeChain(id uint32) {
+	next := s.slot(id).more
+	s.freeBlock(id)
 	for next != 0 {
 		id, next = next, s.block(next).more
-		s.give(id)
-		n++
+		s.freeBlock(id)
 	}
-	return n
 }
 
-// forget gives the memory behind block top back to the host. No block from
-// there on is in use or free. Where memory is scarce there are no huge pages,
-// which come whole.
-func (s *slab) forget(top uint32) {
+// truncate returns the memory from block top on to the host. No block from there
+// on may be in use or in the free list. It gives up huge pages, because they can
+// only be returned whole.
+func (s *slab) truncate(top uint32) {
 	s.top = top
 	if s.huge > 0 && unix.Madvise(s.mem[:s.huge], unix.MADV_NOHUGEPAGE) == nil {
 		s.huge = 0

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// A snapshot is what a Store hands to that of another process on the same
-// machine. All numbers are big endian.
+// A snapshot transfers the entries of a Store to a Store of another process on
+// the same machine. All numbers are big endian.
 //
 //	"nodens cache 1\n"
 //	16 octets boot, 8 octets nanoseconds since boot    see Stamp
-//	chunks: 4 octets length of the payload, 4 octets CRC-32C of it, the payload
+//	chunks: 4 octets length of the payload, 4 octets its CRC-32C, the payload
 //	a chunk without payload
 //
-// A payload is 2 octets length of an id, the id, and entries of it:
+// A payload is 2 octets length of an id, the id, and entries of that id:
 //
 //	8 octets age in nanoseconds, 4 octets TTL in seconds, 2 octets hits,
 //	2 octets rcode, 1 octet state, 1 octet flags of the key,
@@ -29,23 +29,23 @@ const snapshotMagic = "nodens cache 1\n"
 const (
 	snapshotHeader = len(snapshotMagic) + 16 + 8
 	chunkHeader    = 8
-	chunkBytes     = 64 << 10 // from here on a chunk is complete
+	chunkBytes     = 64 << 10 // a chunk ends when it reaches this size
 	maxChunk       = chunkBytes + 1<<16 + snapshotEntry + 1<<16
-	snapshotEntry  = 20 // octets of an entry without its message
+	snapshotEntry  = 20 // size of an entry without its message
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Stamp is a point in time that two processes on one machine agree on, whatever
-// happens to the wall clock: which boot it is, and how long ago that was.
+// Stamp is a point in time that all processes on a machine agree on, independent
+// of the wall clock: the id of the boot and the time since it.
 type Stamp struct {
 	Boot  [16]byte
 	Since time.Duration
 }
 
-// WriteSnapshot writes the answers and denials of all ids, those that have
-// proved popular first, until about limit octets are written. now is the
-// present. Entries that are put meanwhile may be in it or not.
+// WriteSnapshot writes the answers and denials of all ids, popular ones first,
+// until it has written about limit bytes. now is the current time. Entries that
+// are put meanwhile may be included or not.
 func (s *Store) WriteSnapshot(w io.Writer, now Stamp, limit int64) error {
 	head := append([]byte(snapshotMagic), now.Boot[:]...)
 	head = binary.BigEndian.AppendUint64(head, uint64(now.Since))
@@ -78,7 +78,7 @@ type snapshotWriter struct {
 	entry Entry
 }
 
-// space writes what is in one kind of queues of an id.
+// space writes the main or the small queues of an id.
 func (sw *snapshotWriter) space(id string, sp *space, main bool) error {
 	if len(id) >= 1<<16 {
 		return nil
@@ -93,8 +93,8 @@ func (sw *snapshotWriter) space(id string, sp *space, main bool) error {
 	return nil
 }
 
-// queue writes a queue from its newest end. The shard is locked for a chunk at a
-// time; in between, entries may come and go.
+// queue writes a queue from its newest end. It locks the shard for one chunk at a
+// time; the queue may change in between.
 func (sw *snapshotWriter) queue(id string, set *binSet, k Kind, main bool) error {
 	next, seq := uint32(0), uint32(0)
 	for started := false; sw.left > 0 && (!started || next != 0); started = true {
@@ -127,8 +127,8 @@ func (sw *snapshotWriter) queue(id string, set *binSet, k Kind, main bool) error
 	return nil
 }
 
-// resume returns block if it is still the entry of a queue that had joined it as
-// number seq, else the newest one that joined before, or 0.
+// resume returns block if it is still the entry that was enqueued as number seq,
+// else the newest entry enqueued before it, or 0.
 func (s *binSet) resume(k Kind, main bool, block, seq uint32) uint32 {
 	if s.retired {
 		return 0

@@ -29,9 +29,8 @@ func snapshotOf(t testing.TB, s *Store, limit int64) []byte {
 
 func later(d time.Duration) Stamp { return Stamp{someBoot, written.Since + d} }
 
-// Ages go on counting, also between the two processes; what cannot be served
-// any more, what is a failure, and what the new process knows better, stays
-// behind.
+// Ages keep counting, also between the two processes. Answers that can no longer
+// be served, failures, and answers that the new process already has are skipped.
 func TestSnapshot(t *testing.T) {
 	p := Policy{ServFail: time.Minute, StaleFor: 100 * time.Second, Prefetch: Prefetch{Amount: 3, Percentage: 100}}
 	old := newFixture(t, p)
@@ -60,7 +59,7 @@ func TestSnapshot(t *testing.T) {
 	mine := f.put(t, keyOf(better), better)
 	n, err := f.store.ReadSnapshot(bytes.NewReader(snapshot), later(5*time.Second))
 	if n != 3 || err != nil {
-		t.Fatalf("kept %d, %v", n, err)
+		t.Fatalf("restored %d, %v", n, err)
 	}
 	checkAccounts(t, f.store)
 	if h := f.get(keyOf(young)); h.State != Fresh || h.Age != 15 || !h.Refresh {
@@ -88,7 +87,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-func TestSnapshotOfMany(t *testing.T) {
+func TestSnapshotOfManyEntries(t *testing.T) {
 	clk := newClock()
 	old := New(Options{Shards: 4, Now: clk.Now})
 	c := old.Cache("zone", Policy{})
@@ -108,7 +107,7 @@ func TestSnapshotOfMany(t *testing.T) {
 		low, high int
 	}{
 		{"all", 64 << 20, Options{Shards: 3}, Policy{}, n, n},
-		{"a quarter of the octets", int64(len(all)) / 4, Options{}, Policy{}, n / 5, n / 3},
+		{"a quarter of the bytes", int64(len(all)) / 4, Options{}, Policy{}, n / 5, n / 3},
 		{"into a small cap", 64 << 20, Options{Shards: 2}, Policy{Success: Class{Entries: 1000}}, 1000, 1000},
 		{"into a small budget", 64 << 20, Options{Bytes: 1 << 20}, Policy{}, 2000, 6000},
 		{"into a disabled cache", 64 << 20, Options{}, Policy{Success: Class{Disabled: true}}, 0, 0},
@@ -119,13 +118,13 @@ func TestSnapshotOfMany(t *testing.T) {
 		snapshot := snapshotOf(t, old, tt.limit)
 		got, err := s.ReadSnapshot(bytes.NewReader(snapshot), later(0))
 		if st := s.Stats(); err != nil || got < tt.low || got > tt.high || st.Entries != got || st.Bytes > st.Budget {
-			t.Errorf("%s: kept %d, %v, %+v", tt.what, got, err, st)
+			t.Errorf("%s: restored %d, %v, %+v", tt.what, got, err, st)
 		}
 		checkAccounts(t, s)
 	}
 }
 
-// What was asked for again comes before what was not.
+// Entries with lookups come first.
 func TestSnapshotOrder(t *testing.T) {
 	clk := newClock()
 	old := New(Options{Shards: 1, Now: clk.Now})
@@ -143,28 +142,28 @@ func TestSnapshotOrder(t *testing.T) {
 	}
 	for i := range 100 {
 		if warm.Get(keyOf(numbered(i)), clk.now).State != Fresh {
-			t.Fatalf("name %d, popular, stayed behind; %+v", i, s.Stats())
+			t.Fatalf("popular name %d is missing; %+v", i, s.Stats())
 		}
 	}
 }
 
-func TestSnapshotOfAnotherTime(t *testing.T) {
+func TestSnapshotWithWrongStamp(t *testing.T) {
 	f := newFixture(t, Policy{})
 	m := success(t, "www.example. 60 IN A 192.0.2.1")
 	f.put(t, keyOf(m), m)
 	snapshot := snapshotOf(t, f.store, 1<<20)
 	for what, now := range map[string]Stamp{
-		"another boot": {[16]byte{1}, written.Since}, "the past": later(-1), "no time": {Boot: someBoot}, "long ago": later(longAgo),
+		"another boot": {[16]byte{1}, written.Since}, "the past": later(-1), "zero time": {Boot: someBoot}, "long ago": later(longAgo),
 	} {
 		s := New(Options{})
 		s.Cache("zone", Policy{})
 		if n, err := s.ReadSnapshot(bytes.NewReader(snapshot), now); n != 0 || !errors.Is(err, ErrSnapshot) && what != "long ago" {
-			t.Errorf("%s: kept %d, %v", what, n, err)
+			t.Errorf("%s: restored %d, %v", what, n, err)
 		}
 	}
 }
 
-// Damage anywhere is found before it is used.
+// Damage is detected at every offset, and damaged entries are not used.
 func TestDamagedSnapshot(t *testing.T) {
 	f := newFixture(t, Policy{})
 	for i := range 3 {
@@ -181,13 +180,13 @@ func TestDamagedSnapshot(t *testing.T) {
 	}
 	for i := range whole {
 		if n, err := read(whole[:i]); !errors.Is(err, ErrSnapshot) || n != 0 && i < len(whole)-chunkHeader {
-			t.Errorf("cut at %d: kept %d, %v", i, n, err)
+			t.Errorf("cut at %d: restored %d, %v", i, n, err)
 		}
 		b := slices.Clone(whole)
 		b[i] ^= 0x10
 		inTime := i >= len(snapshotMagic)+16 && i < snapshotHeader
 		if n, err := read(b); !inTime && (!errors.Is(err, ErrSnapshot) || n != 0 && i < len(whole)-chunkHeader) {
-			t.Errorf("octet %d changed: kept %d, %v", i, n, err)
+			t.Errorf("byte %d changed: restored %d, %v", i, n, err)
 		}
 	}
 	failing := io.MultiReader(bytes.NewReader(whole[:100]), iotestErr{})
@@ -203,7 +202,7 @@ type iotestErr struct{}
 
 func (iotestErr) Read([]byte) (int, error) { return 0, errTest }
 
-// FuzzReadSnapshot reads any payload, its checksum made right, and then uses the
+// FuzzReadSnapshot reads any payload with a correct checksum and then uses the
 // cache.
 func FuzzReadSnapshot(f *testing.F) {
 	s := New(Options{Shards: 1})
@@ -236,7 +235,7 @@ func FuzzReadSnapshot(f *testing.F) {
 	})
 }
 
-// useAll does with each of n entries what a server does.
+// useAll uses each of n entries as the server does.
 func useAll(t *testing.T, s *Store, c *Cache, n int) {
 	t.Helper()
 	sh, used := s.shards[0], 0

@@ -18,7 +18,7 @@ func TestStale(t *testing.T) {
 		name   string
 		policy Policy
 		age    time.Duration
-		want   Hit // Entry is what was put unless State is Miss
+		want   Hit // unless State is Miss, Entry is the one of the Put
 	}{
 		{"off", Policy{}, time.Minute, Hit{}},
 		{"fresh", Policy{StaleFor: time.Hour}, time.Minute - 1, Hit{State: Fresh, Age: 59}},
@@ -81,8 +81,8 @@ func TestStaleRefreshIsGrantedOnce(t *testing.T) {
 	}
 }
 
-// An outage: stale answers go out, upstream is asked no more often than the
-// failure's back-off allows, and what comes back replaces the stale answer.
+// During an outage, stale answers are served and upstream gets no more queries
+// than the failure's back-off allows. The first new answer replaces the stale one.
 func TestStaleDuringOutage(t *testing.T) {
 	const name = "www.example."
 	for _, verify := range []bool{false, true} {
@@ -91,21 +91,21 @@ func TestStaleDuringOutage(t *testing.T) {
 		key := keyOf(m)
 		f.put(t, key, m)
 		f.clock.advance(time.Minute)
-		asked := 0
+		queries := 0
 		for range 600 { // a minute
 			h := f.get(key)
 			if h.State != Stale {
 				t.Fatalf("verify=%v: got %+v", verify, h)
 			}
 			if h.Verify || h.Refresh {
-				asked++
+				queries++
 				f.putFailure(t, key, servfail(name))
 				f.RefreshDone(key)
 			}
 			f.clock.advance(100 * time.Millisecond)
 		}
-		if asked != 14 { // at 0, 1, 3, 7 s and every 5 s from 12 s on
-			t.Errorf("verify=%v: asked %d times", verify, asked)
+		if queries != 14 { // at 0, 1, 3, 7 s and every 5 s from 12 s on
+			t.Errorf("verify=%v: %d upstream queries", verify, queries)
 		}
 		f.put(t, key, nxdomain(t, name, soa60of300))
 		if h := f.get(key); h.State != Fresh || h.Entry.Rcode() != dns.RcodeNameError {
@@ -123,7 +123,7 @@ func TestPrefetch(t *testing.T) {
 		policy Policy
 		ttl    string
 		gets   []time.Duration // since the answer was put
-		want   int             // which of gets is told to refresh, from 1; 0: none
+		want   int             // which of gets must refresh, from 1; 0: none
 	}{
 		{"off", Policy{}, "100", []time.Duration{99 * time.Second}, 0},
 		{"popular, too early", policy(1, 10, 0), "100", []time.Duration{89 * time.Second}, 0},
@@ -155,7 +155,7 @@ func TestPrefetch(t *testing.T) {
 				}
 			}
 			if got != tt.want {
-				t.Errorf("refreshed by look-up %d, want %d", got, tt.want)
+				t.Errorf("refreshed by lookup %d, want %d", got, tt.want)
 			}
 		})
 	}

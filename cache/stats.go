@@ -2,30 +2,30 @@ package cache
 
 // Stats describe a Store.
 type Stats struct {
-	// Bytes is the memory that entries and the index take, or have taken and
-	// not given back; Budget bounds it.
+	// Bytes is the memory that entries and the index use, or have used and not
+	// returned to the host. Budget bounds it.
 	Bytes, Budget int64
 	Entries       int
 	Shards        int
 	Caches        int
 }
 
-// Evictions count entries dropped for want of room since the cache was opened:
-// for the cap on entries of its kind, and for the byte budget.
+// Evictions count the entries evicted since the cache was opened: for the cap on
+// entries of a kind, and for the byte budget.
 type Evictions struct{ Cap, Budget uint64 }
 
-// KindStats describe the entries of one kind; Bytes is without the index.
+// KindStats describe the entries of one kind. Bytes excludes the index.
 type KindStats struct {
 	Entries int
 	Bytes   int64
 	Evicted Evictions
 }
 
-// CacheStats describe the entries of one id, also those that have expired and
-// were not yet dropped.
+// CacheStats describe the entries of one id, including expired ones that are
+// still in memory.
 type CacheStats struct{ Success, Denial, Failure KindStats }
 
-// Stats reads the state of the store. Shards are read one after another.
+// Stats returns the state of the store. It locks one shard at a time.
 func (s *Store) Stats() Stats {
 	st := Stats{Shards: len(s.shards)}
 	for _, sh := range s.shards {
@@ -40,11 +40,11 @@ func (s *Store) Stats() Stats {
 func (sh *shard) stats(st *Stats) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	st.Bytes += sh.real()
+	st.Bytes += sh.resident()
 	st.Entries += sh.index.n
 }
 
-// Stats reads the state of the cache. Shards are read one after another.
+// Stats returns the state of the cache. It locks one shard at a time.
 func (c *Cache) Stats() CacheStats {
 	var st CacheStats
 	for _, set := range c.space.sets {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// DefaultBytes is the byte budget of a Store that was given none.
+// DefaultBytes is the default byte budget of a Store.
 const DefaultBytes = 32 << 20
 
 const (
@@ -19,35 +19,35 @@ const (
 type Options struct {
 	// Bytes bounds the memory of all entries, see Stats.Bytes. 0: DefaultBytes.
 	Bytes int64
-	// Shards is the number of parts that are locked on their own, each with
-	// an equal share of Bytes. 0: chosen from GOMAXPROCS and Bytes.
+	// Shards is the number of parts. Each has its own lock and an equal share
+	// of Bytes. 0: chosen from GOMAXPROCS and Bytes.
 	Shards int
-	// Now is the clock; nil: time.Now. Only differences are used, so a
-	// monotonic reading protects from steps of the wall clock.
+	// Now is the clock; nil: time.Now. Only differences are used, so with
+	// monotonic readings steps of the wall clock have no effect.
 	Now func() time.Time
 }
 
 // Store holds the entries of all caches under one byte budget. It is safe for
 // concurrent use and owns no goroutine.
 type Store struct {
-	now    func() time.Time
-	start  time.Time
-	seed   maphash.Seed
-	most   int64 // that budget may be
-	shards []*shard
+	now       func() time.Time
+	start     time.Time
+	seed      maphash.Seed
+	maxBudget int64 // bytes
+	shards    []*shard
 
 	mu     sync.Mutex
-	budget int64
+	budget int64 // bytes
 	spaces map[string]*space
 }
 
-// space is what one id owns: in each shard a set of bins.
+// space holds the entries of one id: a set of bins in each shard.
 type space struct {
 	sets   []*binSet
-	policy *policy // of the handle that was opened last
+	policy *policy // of the latest handle
 }
 
-// New makes an empty Store.
+// New returns an empty Store.
 func New(o Options) *Store {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -59,13 +59,13 @@ func New(o Options) *Store {
 		o.Shards = defaultShards(o.Bytes)
 	}
 	s := &Store{
-		now:    o.Now,
-		start:  o.Now(),
-		seed:   maphash.MakeSeed(),
-		budget: o.Bytes,
-		most:   o.Bytes,
-		shards: make([]*shard, o.Shards),
-		spaces: make(map[string]*space),
+		now:       o.Now,
+		start:     o.Now(),
+		seed:      maphash.MakeSeed(),
+		budget:    o.Bytes,
+		maxBudget: o.Bytes,
+		shards:    make([]*shard, o.Shards),
+		spaces:    make(map[string]*space),
 	}
 	for i := range s.shards {
 		share := o.Bytes / int64(o.Shards)
@@ -74,16 +74,16 @@ func New(o Options) *Store {
 	return s
 }
 
-// defaultShards keeps lock contention rare and shares large enough that the
-// largest message fits.
+// defaultShards returns a number that keeps lock contention rare and each share
+// large enough for the largest message.
 func defaultShards(bytes int64) int {
 	n := int64(min(4*runtime.GOMAXPROCS(0), maxShards))
 	return int(max(min(n, bytes/minShardBytes), 1))
 }
 
-// Cache opens the cache called id under policy p. Handles of one id share their
-// entries, each sees them under its own policy: a reload opens the id again and
-// keeps using the old handle until it has switched over.
+// Cache opens the cache id under policy p. Handles of one id share its entries,
+// and each applies its own policy. So a reload can open the id again and use the
+// old handle until it switches over.
 func (s *Store) Cache(id string, p Policy) *Cache {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,8 +99,8 @@ func (s *Store) Cache(id string, p Policy) *Cache {
 	return &Cache{store: s, space: sp, policy: sp.policy}
 }
 
-// Retain drops the entries of all ids but those given. Handles of a dropped id
-// miss from then on and keep nothing.
+// Retain drops the entries of all ids except the given ones. Handles of a dropped
+// id find and store nothing from then on.
 func (s *Store) Retain(ids map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *Store) Retain(ids map[string]bool) {
 
 func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
 
-// shardOf picks a shard by the upper half of the hash.
+// shardOf maps the upper half of hash to a shard.
 func (s *Store) shardOf(hash uint64) int {
 	return int(hash >> 32 * uint64(len(s.shards)) >> 32)
 }

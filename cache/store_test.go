@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// numbered is the answer to a name of the length that services have.
+// numbered returns an answer for a name as long as a typical Service name.
 func numbered(i int) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(fmt.Sprintf("host-%06d.default.svc.cluster.local.", i), dns.TypeA)
@@ -47,13 +47,13 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h := after.Get(keyOf(m2), clk.now); h.State != Fresh {
-		t.Errorf("put by the old handle, got by the new: %+v", h)
+		t.Errorf("put by the old handle, found by the new: %+v", h)
 	}
 	clk.advance(20 * time.Second)
 	if h := after.Get(keyOf(m), clk.now); h.State != Stale {
 		t.Errorf("new policy: %+v", h)
 	}
-	// Disabled by a reload, entries are not served any more.
+	// A reload that disables caching stops serving the entries.
 	disabled := s.Cache("zone", Policy{Success: Class{Disabled: true}})
 	if h := disabled.Get(keyOf(m2), clk.now); h.State != Miss {
 		t.Errorf("disabled: %+v", h)
@@ -92,7 +92,7 @@ func TestRetain(t *testing.T) {
 		t.Error(err)
 	}
 	if got := s.Stats(); got != st {
-		t.Errorf("a retired handle keeps: %+v, was %+v", got, st)
+		t.Errorf("a retired handle stored entries: %+v, was %+v", got, st)
 	}
 	again := s.Cache("a", Policy{})
 	if _, err := again.Put(keyOf(m), m); err != nil {
@@ -147,8 +147,8 @@ func mustPut(t testing.TB, c *Cache, m *dns.Msg) *Entry {
 	return e
 }
 
-// The oldest entry that was not asked for again goes first, whatever its id and
-// kind; one that was goes on living.
+// The oldest entry without a lookup is evicted first, whatever its id and kind. An
+// entry with a lookup stays.
 func TestEvictionOrder(t *testing.T) {
 	clk := newClock()
 	s := New(Options{Shards: 1, Bytes: minSlots*slotBytes + 12*blockBytes, Now: clk.Now}) // four entries
@@ -165,21 +165,21 @@ func TestEvictionOrder(t *testing.T) {
 	put(a, 3)
 	put(b, 4)
 	if a.Get(keyOf(numbered(1)), clk.now).State != Fresh {
-		t.Fatal("1 is gone before the budget is full")
+		t.Fatal("1 was evicted before the budget was full")
 	}
 	put(a, 5)
 	if has(b, 2) || !has(a, 5) || !has(a, 1) || !has(a, 3) || !has(b, 4) {
-		t.Error("2 should have gone, and nothing else")
+		t.Error("want 2 evicted, and nothing else")
 	}
-	put(b, 2) // dropped not long ago: it joins those that were asked for
+	put(b, 2) // evicted recently: it enters the main queue
 	if has(a, 3) || !has(b, 2) || !has(a, 1) || !has(b, 4) || !has(a, 5) {
-		t.Error("3 should have gone, and nothing else")
+		t.Error("want 3 evicted, and nothing else")
 	}
 	for i := 7; i < 13; i++ {
 		put(a, i)
 	}
 	if !has(b, 2) || !has(a, 1) {
-		t.Error("names seen once have pushed out one seen twice")
+		t.Error("names with a single lookup evicted one with two")
 	}
 	if sa, sb := a.Stats().Success.Evicted, b.Stats().Success.Evicted; sa.Cap+sb.Cap != 0 || sa.Budget+sb.Budget != 8 {
 		t.Errorf("evicted %+v, %+v", sa, sb)
@@ -224,8 +224,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// checkAccounts recounts what the shards have added up, and holds the lists and
-// the index to each other.
+// checkAccounts recounts the totals of the shards and compares the queues with the
+// index.
 func checkAccounts(t *testing.T, s *Store) {
 	t.Helper()
 	for _, sh := range s.shards {
@@ -245,9 +245,9 @@ func checkAccounts(t *testing.T, s *Store) {
 						sl := sh.slab.slot(id)
 						size := blocksFor(int(sl.msgLen) + 2*int(sl.records))
 						if sl.prev != prev || sl.inMain() != main || sl.kind() != Kind(k) || int(sl.set) != number || chainLen(sh, id) != size {
-							t.Fatalf("block %d, of %d blocks, does not belong where it is: %+v", id, size, sl)
+							t.Fatalf("block %d of an entry of %d blocks is in the wrong place: %+v", id, size, sl)
 						}
-						sh.index.position(sl.hash, id) // does not end for what is not there
+						sh.index.position(sl.hash, id) // does not return if the entry is missing
 						ofBin += size
 						n++
 						if !main {
@@ -285,12 +285,13 @@ func chainLen(sh *shard, id uint32) uint32 {
 	return n
 }
 
-// A smaller budget is met at once, in the machine's memory; what stays can be
-// found and is whole; a larger one is used again, up to the first.
+// SetBudget applies a smaller budget at once and returns memory to the host. The
+// remaining entries are found and complete. A larger budget is used again, up to
+// the first one.
 func TestSetBudget(t *testing.T) {
 	const budget = 6 << 20
 	for _, shards := range []int{1, 4} {
-		clk := newClock() // stands still: nothing expires on a slow machine
+		clk := newClock() // never advances: nothing expires on a slow machine
 		s := New(Options{Bytes: budget, Shards: shards, Now: clk.Now})
 		a, b := s.Cache("a", Policy{}), s.Cache("b", Policy{})
 		rnd := rand.New(rand.NewPCG(1, 2))
@@ -345,11 +346,11 @@ func TestTooLargeForAShare(t *testing.T) {
 	}
 	e := mustPut(t, c, m)
 	if len(unpackAged(t, e, 0).Answer) != 201 || e.TTL() != 0 {
-		t.Error("the entry lacks records, or claims to be kept")
+		t.Error("the entry lacks records, or has a TTL as if it was stored")
 	}
 	now := time.Now()
 	if c.Get(keyOf(m), now).State != Miss || !same(c.Get(keyOf(numbered(0)), now).Entry, small) {
-		t.Errorf("kept, or others made room: %+v", s.Stats())
+		t.Errorf("stored, or others were evicted: %+v", s.Stats())
 	}
 }
 
@@ -372,14 +373,14 @@ func TestDefaultShards(t *testing.T) {
 	}
 }
 
-// Two keys of one hash are told apart.
+// Two keys with the same hash have separate entries.
 func TestHashCollision(t *testing.T) {
 	f := newFixture(t, Policy{})
 	a, b := f.put(t, keyOf(numbered(1)), numbered(1)), keyOf(numbered(2))
 	hash := f.store.hash(b)
 	set := f.set(hash)
 	set.shard.mu.Lock()
-	set.add(hash, a, 0, 10, legacy{})
+	set.add(hash, a, 0, 10, inherited{})
 	set.shard.mu.Unlock()
 	if h := f.get(b); h.State != Miss {
 		t.Errorf("answered by another key: %+v", h)
@@ -391,7 +392,7 @@ func TestHashCollision(t *testing.T) {
 	checkAccounts(t, f.store)
 }
 
-// For the race detector, and to see the accounts balance afterwards.
+// For the race detector. The totals must be right afterwards.
 func TestConcurrentUse(t *testing.T) {
 	s := New(Options{Bytes: 64 << 10, Shards: 2})
 	p := Policy{Success: Class{Entries: 50}, StaleFor: time.Hour, ServFail: time.Second, Prefetch: Prefetch{Amount: 1, Percentage: 100}}

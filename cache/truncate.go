@@ -9,12 +9,12 @@ import (
 
 const flagTC = 0x02 // in the third octet of the header
 
-// Truncate shortens msg, a copy of Msg whose ID, flags, name case and TTLs may
-// have been changed, to at most limit octets and returns it. It keeps the
-// leading records that fit and corrects the counts. TC is set unless only
-// additional records had to go; of those an RRset is kept whole or not at all
-// (RFC 2181 §9). Compression pointers point backwards, so what is kept stays
-// readable. Header and question are always kept, even if limit is smaller.
+// Truncate shortens msg to at most limit octets and returns it. msg is a copy of
+// Msg, possibly with another ID, flags, name case and TTLs. Truncate keeps the
+// leading records that fit and corrects the counts. It sets TC unless it removed
+// only additional records; of these it removes whole RRsets (RFC 2181 §9).
+// Compression pointers point backwards, so the rest stays readable. Header and
+// question stay even if they exceed limit.
 func (e *Entry) Truncate(msg []byte, limit int) []byte {
 	if len(msg) <= limit || len(msg) < int(e.msgLen) {
 		return msg
@@ -36,10 +36,10 @@ func (e *Entry) Truncate(msg []byte, limit int) []byte {
 	return msg[:e.end(kept-1)]
 }
 
-// count is the number of records in section i: answer, authority, additional.
+// count returns the number of records in section i: answer, authority, additional.
 func (e *Entry) count(i int) int { return int(binary.BigEndian.Uint16(e.buf[6+2*i:])) }
 
-// end is the offset behind record i; behind the question for -1.
+// end returns the offset behind record i, or behind the question if i is -1.
 func (e *Entry) end(i int) int {
 	if i < 0 {
 		return questionEnd(e.Msg())
@@ -47,8 +47,8 @@ func (e *Entry) end(i int) int {
 	return recordEnd(e.buf, e.ttlOffset(i))
 }
 
-// wholeRRsets lowers kept until the record before the cut and the one behind it
-// are of different RRsets, not below first.
+// wholeRRsets lowers kept, but not below first, until the records before and
+// behind the cut belong to different RRsets.
 func (e *Entry) wholeRRsets(kept, first int) int {
 	for kept > first && kept < e.records() && e.sameRRset(kept-1, kept) {
 		kept--

@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// large has records in all sections; those in the additional one form three
-// RRsets of two.
+// large returns a message with records in all sections. Those in the additional
+// section form three RRsets of two records.
 func large(t testing.TB) *dns.Msg {
 	var answer, extra []string
 	for i := range 20 {
@@ -33,8 +33,8 @@ func newEntry(t testing.TB, m *dns.Msg) *Entry {
 	return e
 }
 
-// At every limit: the result fits, unpacks, is a prefix of the full answer and
-// not a record shorter than necessary.
+// At every limit, the result fits, unpacks, is a prefix of the full answer, and
+// has as many records as possible.
 func TestTruncateAtEveryLimit(t *testing.T) {
 	m := large(t)
 	e := newEntry(t, m)
@@ -68,12 +68,12 @@ func TestTruncateAtEveryLimit(t *testing.T) {
 		}
 		got.Answer, got.Ns, got.Extra, got.Truncated = full.Answer, full.Ns, full.Extra, full.Truncated
 		if got.String() != full.String() {
-			t.Errorf("limit %d: header or question differ", limit)
+			t.Errorf("limit %d: header or question changed", limit)
 		}
 	}
 }
 
-// fitting counts the records within limit; those behind required in pairs.
+// fitting counts the records within limit, and those behind required in pairs.
 func fitting(e *Entry, limit, required int) int {
 	n := 0
 	for n < e.records() && e.end(n) <= limit {
@@ -85,7 +85,7 @@ func fitting(e *Entry, limit, required int) int {
 	return n
 }
 
-func TestTruncateWorksOnAPatchedCopy(t *testing.T) {
+func TestTruncateChangedCopy(t *testing.T) {
 	e := newEntry(t, large(t))
 	msg := slices.Clone(e.Msg())
 	msg[0], msg[1], msg[13] = 0x12, 0x34, 'W' // ID and case
@@ -102,13 +102,13 @@ func TestTruncateWorksOnAPatchedCopy(t *testing.T) {
 	}
 }
 
-func TestTruncateLeavesWhatFits(t *testing.T) {
+func TestTruncateKeepsFittingMessage(t *testing.T) {
 	e := newEntry(t, large(t))
 	full := slices.Clone(e.Msg())
 	if got := e.Truncate(full, len(full)); !slices.Equal(got, e.Msg()) {
 		t.Error("changed")
 	}
 	if got := e.Truncate(full[:20], 15); len(got) != 20 {
-		t.Error("a message that is not the entry's was cut")
+		t.Error("a message of another entry was truncated")
 	}
 }

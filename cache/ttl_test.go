@@ -15,7 +15,7 @@ const (
 	soa300of60 = "example. 60 IN SOA ns.example. root.example. 1 2 3 4 300"
 )
 
-// coreDNS are the bounds CoreDNS has by default.
+// coreDNS returns the default bounds of CoreDNS.
 func coreDNS() Policy {
 	return Policy{
 		Success: Class{MinTTL: 5 * time.Second, MaxTTL: time.Hour},
@@ -48,7 +48,7 @@ func TestTTL(t *testing.T) {
 		policy Policy
 		msg    *dns.Msg
 		kind   Kind
-		life   int // seconds; 0: not kept
+		life   int // seconds; 0: not stored
 		ttls   []uint32
 	}{
 		{"plain", Policy{}, a(60), Success, 60, []uint32{60}},
@@ -74,7 +74,7 @@ func TestTTL(t *testing.T) {
 			[]string{"ns.example. 0 IN A 192.0.2.53"}), Success, 60, []uint32{60, 3, 0}},
 		{"every section is clamped", coreDNS(), answer(dns.TypeA, []string{"www.example. 60 IN A 192.0.2.1"}, ns,
 			[]string{"ns.example. 0 IN A 192.0.2.53", "ns.example. 86400 IN AAAA 2001:db8::1"}), Success, 60, []uint32{60, 5, 0, 3600}},
-		{"CNAME asked for", Policy{}, answer(dns.TypeCNAME, cname, nil, nil), Success, 20, []uint32{20}},
+		{"CNAME query", Policy{}, answer(dns.TypeCNAME, cname, nil, nil), Success, 20, []uint32{20}},
 
 		{"NXDOMAIN: MINIMUM below TTL", Policy{}, nxdomain(t, "no.example.", soa60of300), Denial, 60, []uint32{60}},
 		{"NXDOMAIN: TTL below MINIMUM", Policy{}, nxdomain(t, "no.example.", soa300of60), Denial, 60, []uint32{60}},
@@ -115,12 +115,12 @@ func TestTTL(t *testing.T) {
 	}
 }
 
-// checkLife asserts that key is answered until just before life seconds.
+// checkLife asserts that key expires after exactly life seconds.
 func checkLife(t *testing.T, f *fixture, key []byte, life int) {
 	t.Helper()
 	if life == 0 {
 		if h := f.get(key); h.State != Miss {
-			t.Errorf("kept: %+v", h)
+			t.Errorf("stored: %+v", h)
 		}
 		return
 	}
@@ -148,10 +148,10 @@ func TestCountdown(t *testing.T) {
 		{"start", false, m, 0, []uint32{60, 10}},
 		{"first second", false, m, time.Second - 1, []uint32{60, 10}},
 		{"second second", false, m, time.Second, []uint32{59, 9}},
-		{"authority has run out", false, m, 59 * time.Second, []uint32{1, 0}},
+		{"expired authority record", false, m, 59 * time.Second, []uint32{1, 0}},
 		{"denial", false, denied, 59 * time.Second, []uint32{1}},
 		{"keepttl", true, m, 59 * time.Second, []uint32{60, 10}},
-		{"a query stamped before the answer", false, m, -5 * time.Second, []uint32{60, 10}},
+		{"query received before the answer", false, m, -5 * time.Second, []uint32{60, 10}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestCountdown(t *testing.T) {
 	}
 }
 
-// Only a Time without its monotonic reading compares by the wall clock.
+// A Time without a monotonic reading would compare by the wall clock.
 func TestMonotonicStart(t *testing.T) {
 	if s := New(Options{}); !strings.Contains(s.start.String(), " m=") {
 		t.Errorf("start = %v has lost its monotonic reading", s.start)
@@ -178,8 +178,8 @@ func TestMonotonicStart(t *testing.T) {
 
 func TestUncacheable(t *testing.T) {
 	good := func() *dns.Msg { return success(t, "www.example. 60 IN A 192.0.2.1") }
-	// asked makes m a denial that only its question keeps from being cached.
-	asked := func(m *dns.Msg, qtype, qclass uint16) {
+	// denyFor makes m a denial that is uncacheable only because of its question.
+	denyFor := func(m *dns.Msg, qtype, qclass uint16) {
 		m.Question[0].Qtype, m.Question[0].Qclass = qtype, qclass
 		m.Answer, m.Ns = nil, parseRRs(t, []string{soa60of300})
 	}
@@ -197,14 +197,14 @@ func TestUncacheable(t *testing.T) {
 		{"FORMERR", func(m *dns.Msg) { m.Rcode = dns.RcodeFormatError }},
 		{"BADVERS", func(m *dns.Msg) { m.Rcode = dns.RcodeBadVers }},
 		{"NXDOMAIN with a high bit", func(m *dns.Msg) { m.Rcode = 0x13 }},
-		{"ANY", func(m *dns.Msg) { asked(m, dns.TypeANY, dns.ClassINET) }},
-		{"AXFR", func(m *dns.Msg) { asked(m, dns.TypeAXFR, dns.ClassINET) }},
-		{"IXFR", func(m *dns.Msg) { asked(m, dns.TypeIXFR, dns.ClassINET) }},
-		{"NXNAME", func(m *dns.Msg) { asked(m, 128, dns.ClassINET) }},
-		{"OPT asked for", func(m *dns.Msg) { asked(m, dns.TypeOPT, dns.ClassINET) }},
-		{"type 0", func(m *dns.Msg) { asked(m, 0, dns.ClassINET) }},
-		{"class ANY", func(m *dns.Msg) { asked(m, dns.TypeA, dns.ClassANY) }},
-		{"class NONE", func(m *dns.Msg) { asked(m, dns.TypeA, dns.ClassNONE) }},
+		{"ANY", func(m *dns.Msg) { denyFor(m, dns.TypeANY, dns.ClassINET) }},
+		{"AXFR", func(m *dns.Msg) { denyFor(m, dns.TypeAXFR, dns.ClassINET) }},
+		{"IXFR", func(m *dns.Msg) { denyFor(m, dns.TypeIXFR, dns.ClassINET) }},
+		{"NXNAME", func(m *dns.Msg) { denyFor(m, 128, dns.ClassINET) }},
+		{"OPT query", func(m *dns.Msg) { denyFor(m, dns.TypeOPT, dns.ClassINET) }},
+		{"type 0", func(m *dns.Msg) { denyFor(m, 0, dns.ClassINET) }},
+		{"class ANY", func(m *dns.Msg) { denyFor(m, dns.TypeA, dns.ClassANY) }},
+		{"class NONE", func(m *dns.Msg) { denyFor(m, dns.TypeA, dns.ClassNONE) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -220,13 +220,13 @@ func TestUncacheable(t *testing.T) {
 			}
 			e := f.put(t, key, m)
 			if e == nil || e.TTL() != 0 {
-				t.Errorf("kept as %v for %v", e.Kind(), e.TTL())
+				t.Errorf("stored as %v for %v", e.Kind(), e.TTL())
 			}
 			if e.Rcode() != m.Rcode {
 				t.Errorf("rcode = %d, want %d", e.Rcode(), m.Rcode)
 			}
 			if h := f.get(keyOf(good())); !same(h.Entry, kept) {
-				t.Errorf("the earlier answer was touched: %+v", h)
+				t.Errorf("the earlier answer changed: %+v", h)
 			}
 			if n := f.store.Stats().Entries; n != 1 {
 				t.Errorf("%d entries, want 1", n)
@@ -235,7 +235,7 @@ func TestUncacheable(t *testing.T) {
 	}
 }
 
-func TestOtherClassesAndTypesAreKept(t *testing.T) {
+func TestOtherClassesAndTypesAreCached(t *testing.T) {
 	tests := []*dns.Msg{
 		success(t, `version.bind. 60 CH TXT "1"`),
 		success(t, `www.example. 60 IN CAA 0 issue "ca.example"`), // type 257

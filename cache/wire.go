@@ -7,8 +7,8 @@ const (
 	fixedRecord = 10 // TYPE, CLASS, TTL and RDLENGTH
 )
 
-// skipName returns the offset behind the name at off, or -1 if the name leaves
-// msg. A compression pointer ends a name; its target is not looked at.
+// skipName returns the offset behind the name at off, or -1 if the name does not
+// end within msg. A compression pointer ends a name; its target is not read.
 func skipName(msg []byte, off int) int {
 	for off < len(msg) {
 		switch n := int(msg[off]); {
@@ -19,7 +19,7 @@ func skipName(msg []byte, off int) int {
 				return -1
 			}
 			return off + 2
-		case n >= 0x40: // RFC 6891 §5: no other label type is left
+		case n >= 0x40: // no other label type is in use (RFC 6891 §5)
 			return -1
 		default:
 			off += 1 + n
@@ -70,7 +70,7 @@ func recordEnd(msg []byte, ttl int) int {
 	return ttl + 6 + int(binary.BigEndian.Uint16(msg[ttl+4:]))
 }
 
-// recordCount is the number of records in the three sections.
+// recordCount returns the number of records in the three sections.
 func recordCount(msg []byte) int {
 	n := 0
 	for off := 6; off < headerLen; off += 2 {

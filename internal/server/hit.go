@@ -64,7 +64,7 @@ func (s *Server) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 	if q.zone.Cache == nil {
 		return dst, o, false
 	}
-	hit := q.zone.Cache.Look(q.key, q.start, q.memory.entry())
+	hit := q.zone.Cache.GetInto(q.key, q.start, q.memory.entry())
 	switch {
 	case hit.State == cache.Fresh, hit.State == cache.Stale && !hit.Verify:
 		v, known := s.hitView(q, hit.Entry)

@@ -52,7 +52,7 @@ func (z *Zone) peek(key []byte, now time.Time, e *cache.Entry) cache.Hit {
 	if z.Cache == nil {
 		return cache.Hit{}
 	}
-	hit := z.Cache.Look(key, now, e)
+	hit := z.Cache.GetInto(key, now, e)
 	if hit.Refresh {
 		hit.Refresh = false
 		z.Cache.RefreshDone(key)
