@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/daemon"
 	"github.com/nodens-dns/nodens/internal/doctor"
 	"github.com/nodens-dns/nodens/netsetup"
 )
@@ -83,7 +84,7 @@ func examine(ctx context.Context, e env) error {
 
 // readDoctorFlags parses doctor's command line: its own flags and the daemon's.
 func readDoctorFlags(e env) (*doctorFlags, error) {
-	d := &doctorFlags{flags: &flags{dnsPort: 53, healthPort: 8080, setupMetrics: defaultSetupMetrics}}
+	d := &doctorFlags{flags: &flags{Options: defaults()}}
 	fs := d.set()
 	fs.SetOutput(e.stderr)
 	fs.Usage = func() {}
@@ -133,22 +134,22 @@ func (d *doctorFlags) setOwn(fs *flag.FlagSet) {
 
 // doctorConfig is what the flags and the Corefile say.
 func doctorConfig(f *doctorFlags, e env) doctor.Config {
-	sample := f.resolve()
+	f.resolve()
+	f.Getenv = e.getenv
 	c := doctor.Config{
 		Pods: f.pods, LargeName: f.large, Timeout: f.timeout,
-		ClusterDomain: strings.ToLower(f.domain) + ".", ResolvConf: hostResolvConf,
+		ClusterDomain: strings.ToLower(f.ClusterDomain) + ".", ResolvConf: daemon.HostResolvConf,
 		Needs:   f.needs(),
 		Holders: portHolders,
-		Host:    func(ctx context.Context) (doctor.HostState, error) { return hostState(ctx, f.flags, sample) },
+		Host:    func(ctx context.Context) (doctor.HostState, error) { return hostState(ctx, f.flags) },
 	}
-	for _, ip := range f.localIPs {
-		c.Addresses = append(c.Addresses, netip.AddrPortFrom(ip, f.dnsPort))
+	for _, ip := range f.LocalIPs {
+		c.Addresses = append(c.Addresses, netip.AddrPortFrom(ip, f.DNSPort))
 	}
-	if f.setupMetrics != "" && !sample && len(f.localIPs) > 0 {
-		c.Ports = append(c.Ports, adminPort("-metrics-listen-address", f.setupMetrics))
+	if f.SetupMetrics != "" && !f.Sample && len(f.LocalIPs) > 0 {
+		c.Ports = append(c.Ports, adminPort("-metrics-listen-address", f.SetupMetrics))
 	}
-	files := corefiles{flags: f.flags, sample: sample, getenv: e.getenv, warn: func(err error) { fmt.Fprintln(e.stderr, err) }}
-	cfg, err := files.read()
+	cfg, err := f.ReadCorefile(func(err error) { fmt.Fprintln(e.stderr, err) })
 	if err != nil {
 		c.ConfigError = err
 		return c
@@ -156,7 +157,7 @@ func doctorConfig(f *doctorFlags, e env) doctor.Config {
 	for _, b := range cfg.Blocks {
 		f.addBlock(&c, b)
 	}
-	f.addRedirect(&c, &files, cfg)
+	f.addRedirect(&c, cfg)
 	return c
 }
 
@@ -177,11 +178,11 @@ func (f *doctorFlags) addBlock(c *doctor.Config, b *config.Block) {
 		for _, s := range b.Bind {
 			port := z.Port
 			if port == 0 {
-				port = f.dnsPort
+				port = f.DNSPort
 			}
 			ip, err := netip.ParseAddr(s)
 			ap := netip.AddrPortFrom(ip, port)
-			if len(f.localIPs) == 0 && err == nil && !ip.IsUnspecified() && !slices.Contains(c.Addresses, ap) {
+			if len(f.LocalIPs) == 0 && err == nil && !ip.IsUnspecified() && !slices.Contains(c.Addresses, ap) {
 				c.Addresses = append(c.Addresses, ap)
 			}
 		}
@@ -228,10 +229,10 @@ const (
 // needs lists the capabilities that the flags ask for.
 func (f *flags) needs() []doctor.Need {
 	var needs []doctor.Need
-	if f.dnsPort < 1024 {
-		needs = append(needs, doctor.Need{Name: "NET_BIND_SERVICE", Bit: capNetBindService, For: fmt.Sprintf("to listen on port %d", f.dnsPort)})
+	if f.DNSPort < 1024 {
+		needs = append(needs, doctor.Need{Name: "NET_BIND_SERVICE", Bit: capNetBindService, For: fmt.Sprintf("to listen on port %d", f.DNSPort)})
 	}
-	if len(f.hostConfig().Addrs) > 0 && (f.setupInterface || f.setupRules) {
+	if len(f.HostConfig().Addrs) > 0 && (f.SetupInterface || f.SetupRules) {
 		needs = append(needs, doctor.Need{Name: "NET_ADMIN", Bit: capNetAdmin, For: "to set up the local addresses and the netfilter rules"})
 	}
 	return needs
@@ -251,9 +252,9 @@ func portHolders(port uint16, addrs ...netip.Addr) ([]doctor.Holder, error) {
 
 // hostState is the status command for doctor. What the flags leave to others is
 // not judged.
-func hostState(ctx context.Context, f *flags, sample bool) (doctor.HostState, error) {
+func hostState(ctx context.Context, f *flags) (doctor.HostState, error) {
 	var out doctor.HostState
-	c := f.hostConfig()
+	c := f.HostConfig()
 	if len(c.Addrs) == 0 {
 		return out, nil
 	}
@@ -270,14 +271,14 @@ func hostState(ctx context.Context, f *flags, sample bool) (doctor.HostState, er
 		switch {
 		case a.Link == "":
 			out.Missing = append(out.Missing, a.Address)
-		case a.Problem != "" && f.setupInterface:
+		case a.Problem != "" && f.SetupInterface:
 			out.Problems = append(out.Problems, fmt.Sprintf("address %s: %s", a.Address, a.Problem))
 		}
 	}
-	if s.Rules.Problem != "" && f.setupRules && !sample && len(out.Missing) < len(c.Addrs) {
+	if s.Rules.Problem != "" && f.SetupRules && !f.Sample && len(out.Missing) < len(c.Addrs) {
 		out.Problems = append(out.Problems, "netfilter rules: "+s.Rules.Problem)
 	}
-	hostFirewall(&out, s, f.setupRules && !sample)
+	hostFirewall(&out, s, f.SetupRules && !f.Sample)
 	return out, nil
 }
 

@@ -12,27 +12,27 @@ import (
 
 // addRedirect adds what flags and Corefile make of redirection, and how to look
 // at what is in force.
-func (f *doctorFlags) addRedirect(c *doctor.Config, files *corefiles, cfg source) {
-	d := &daemon{flags: f.flags, files: files}
-	plan := d.planRedirect(cfg)
+func (f *doctorFlags) addRedirect(c *doctor.Config, cfg *config.Config) {
+	settings := f.RedirectSettings(cfg)
+	pinDir := f.Redirect.PinDir
 	c.Redirect = doctor.Redirect{
-		Mode: string(plan.settings.Mode), PinDir: plan.pinDir, Cgroup: plan.settings.Kubepods,
+		Mode: string(settings.Mode), PinDir: pinDir, Cgroup: settings.Kubepods,
 	}
 	if c.Redirect.Cgroup == "" {
 		c.Redirect.Cgroup, _ = bpf.FindKubepods("/proc/self/mountinfo") // an error is for who needs it
 	}
 	c.Redirect.State = func() (doctor.RedirectState, error) {
-		s, err := redirectInForce(plan.pinDir)
-		if err == nil && len(plan.settings.OptOut) > 0 {
-			s.OptedOut, err = f.optedOut(c.Redirect.Cgroup, plan.settings.OptOut)
+		s, err := redirectInForce(pinDir)
+		if err == nil && len(settings.OptOut) > 0 {
+			s.OptedOut, err = f.optedOut(c.Redirect.Cgroup, settings.OptOut)
 		}
 		return s, err
 	}
-	if plan.settings.Mode == config.RedirectOff {
+	if settings.Mode == config.RedirectOff {
 		return
 	}
 	s := doctor.Fault
-	if plan.settings.Mode == config.RedirectAuto {
+	if settings.Mode == config.RedirectAuto {
 		s = doctor.Warning
 	}
 	const what = "for socket redirection"
@@ -68,9 +68,9 @@ func redirectInForce(pinDir string) (doctor.RedirectState, error) {
 
 // optedOut returns the cgroups of the pods that redirection leaves alone.
 func (f *doctorFlags) optedOut(kubepods string, names []config.PodName) (map[uint64]bool, error) {
-	uids, err := optedOutPods(f.redirect.podLogs, names)
+	pods, err := f.OptedOut(kubepods, names)
 	if err != nil {
 		return nil, fmt.Errorf("pods that have opted out: %w", err)
 	}
-	return podCgroups(kubepods, uids)
+	return pods, nil
 }

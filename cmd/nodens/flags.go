@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/daemon"
 )
 
 // errUsage means that the command line was wrong and that stderr says how.
@@ -21,40 +24,10 @@ var errUsage = errors.New("usage")
 
 // flags is the parsed command line of the daemon.
 type flags struct {
-	conf         string // empty: not given
-	corefile     string
-	baseCorefile string
-	kubeDNS      string // directory of the mounted ConfigMap; empty: none
-	upstreamSvc  string
-	domain       string
-	reload       bool // follow the files even without the reload directive
-
-	localIPs   []netip.Addr
-	dnsPort    uint16
-	healthPort uint16
-
-	setupInterface bool
-	interfaceName  string
-	setupRules     bool
-	skipTeardown   bool
-	syncInterval   time.Duration
-
-	setupMetrics string // host:port; empty: off
-	prometheus   string
-	pidfile      string
-
-	redirect redirectFlags
-	cluster  clusterFlags
-	limits   limitFlags
-
-	cacheSize     int64  // octets; 0: from the cgroup's memory limit
-	cacheSnapshot string // file; empty: the cache is not handed over
-
-	supervise *bool // nil: not given
-
-	hedge                   bool
-	keepPrivileges          bool
-	quiet, version, plugins bool
+	daemon.Options
+	corefile         string
+	supervise        *bool // nil: not given
+	version, plugins bool
 }
 
 // group is a heading of the help text and the flags under it.
@@ -79,7 +52,7 @@ var flagGroups = []group{
 // parseFlags parses the daemon's command line. Every flag may be written -x v,
 // -x=v or --x=v, as node-cache takes them.
 func parseFlags(args []string, stderr io.Writer) (*flags, error) {
-	f := &flags{dnsPort: 53, healthPort: 8080, syncInterval: time.Minute, setupMetrics: defaultSetupMetrics}
+	f := &flags{Options: defaults()}
 	fs := f.set()
 	fs.SetOutput(stderr)
 	fs.Usage = func() {}
@@ -97,6 +70,14 @@ func parseFlags(args []string, stderr io.Writer) (*flags, error) {
 	return f, nil
 }
 
+// defaults are the values of flags that are set by functions.
+func defaults() daemon.Options {
+	return daemon.Options{
+		ClusterDomain: "cluster.local", DNSPort: 53, HealthPort: 8080, SyncInterval: time.Minute, SetupMetrics: defaultSetupMetrics,
+		Cluster: daemon.ClusterOptions{Namespace: "kube-system", Service: "kube-dns"},
+	}
+}
+
 // Defaults that node-cache has.
 const (
 	defaultBaseCorefile = "/etc/coredns/Corefile.base"
@@ -112,10 +93,10 @@ func (f *flags) set() *flag.FlagSet {
 	f.setAddresses(fs)
 	f.setHost(fs)
 	f.setRedirect(fs)
-	f.cluster.set(fs)
-	f.limits.set(fs)
+	f.setCluster(fs)
+	f.setLimits(fs)
 	fs.Func("cache-size", "`bytes` that cached answers may take, all zones together, with K, M or G as 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, at most 512M; 64M without a limit)", func(s string) (err error) {
-		f.cacheSize, err = parseBytes(s)
+		f.CacheSize, err = parseBytes(s)
 		return err
 	})
 	fs.BoolFunc("supervise", "run in a process below this one, which is started again when it dies or hangs (default where redirection is not off)", func(s string) error {
@@ -126,35 +107,34 @@ func (f *flags) set() *flag.FlagSet {
 		f.supervise = &on
 		return nil
 	})
-	fs.StringVar(&f.cacheSnapshot, "cache-snapshot", "", "hand the cache on to the next process: in `file`, for one that starts when this one has ended, and over file.sock, for one that starts beside it; its directory, such as /run/nodens, must not be writable for others (default: every process starts with an empty cache)")
-	fs.BoolVar(&f.hedge, "hedge", true, "ask upstream again when a reply takes longer than most, not only when it has not come after two seconds")
-	fs.BoolVar(&f.keepPrivileges, "keep-privileges", false, "keep the capabilities that are not needed after the start")
-	fs.BoolVar(&f.quiet, "quiet", false, "log warnings and errors only")
+	fs.StringVar(&f.CacheSnapshot, "cache-snapshot", "", "hand the cache on to the next process: in `file`, for one that starts when this one has ended, and over file.sock, for one that starts beside it; its directory, such as /run/nodens, must not be writable for others (default: every process starts with an empty cache)")
+	fs.BoolVar(&f.Hedge, "hedge", true, "ask upstream again when a reply takes longer than most, not only when it has not come after two seconds")
+	fs.BoolVar(&f.KeepPrivileges, "keep-privileges", false, "keep the capabilities that are not needed after the start")
+	fs.BoolVar(&f.Quiet, "quiet", false, "log warnings and errors only")
 	fs.BoolVar(&f.version, "version", false, "print the version and exit")
 	fs.BoolVar(&f.plugins, "plugins", false, "print the Corefile directives that are understood and exit")
 	return fs
 }
 
 func (f *flags) setConfiguration(fs *flag.FlagSet) {
-	fs.StringVar(&f.conf, "conf", "", "read the Corefile from `file`, as it stands; without this and -localip nodens runs an embedded sample")
+	fs.StringVar(&f.Corefile, "conf", "", "read the Corefile from `file`, as it stands; without this and -localip nodens runs an embedded sample")
 	fs.StringVar(&f.corefile, "corefile", "", "the same as -conf, which wins over it, `file` (default "+defaultCorefilePath+")")
-	fs.StringVar(&f.baseCorefile, "basecorefile", defaultBaseCorefile, "a Corefile with placeholders, `file`; if it exists it is used in place of -conf")
-	fs.StringVar(&f.kubeDNS, "kubednscm", "", "`directory` where the kube-dns ConfigMap is mounted, for stubDomains and upstreamNameservers (default "+defaultKubeDNS+" if it exists)")
-	fs.StringVar(&f.upstreamSvc, "upstreamsvc", "kube-dns", "`Service` whose cluster IP answers for the cluster domain, looked up in the environment")
-	f.domain = "cluster.local"
+	fs.StringVar(&f.BaseCorefile, "basecorefile", defaultBaseCorefile, "a Corefile with placeholders, `file`; if it exists it is used in place of -conf")
+	fs.StringVar(&f.KubeDNS, "kubednscm", "", "`directory` where the kube-dns ConfigMap is mounted, for stubDomains and upstreamNameservers (default "+defaultKubeDNS+" if it exists)")
+	fs.StringVar(&f.UpstreamService, "upstreamsvc", "kube-dns", "`Service` whose cluster IP answers for the cluster domain, looked up in the environment")
 	fs.Func("cluster-domain", "the cluster's `domain`: __PILLAR__DNS__DOMAIN__ stands for it, and normalize leaves it alone (default cluster.local)", func(s string) error {
 		if _, ok := dns.IsDomainName(s); !ok || s == "" || s == "." {
 			return errors.New("not a domain name")
 		}
-		f.domain = strings.TrimSuffix(s, ".")
+		f.ClusterDomain = strings.TrimSuffix(s, ".")
 		return nil
 	})
-	fs.BoolVar(&f.reload, "reloadwithsignal", false, "reload when the files change even if no block has the reload directive")
+	fs.BoolVar(&f.Reload, "reloadwithsignal", false, "reload when the files change even if no block has the reload directive")
 }
 
 func (f *flags) setAddresses(fs *flag.FlagSet) {
 	fs.Func("localip", "serve on these `addresses`, comma-separated, IPv4 and IPv6; they are put on the host", func(s string) (err error) {
-		f.localIPs, err = parseLocalIPs(s)
+		f.LocalIPs, err = config.ParseHostAddrs(s)
 		return err
 	})
 	port := func(to *uint16) func(string) error {
@@ -163,26 +143,26 @@ func (f *flags) setAddresses(fs *flag.FlagSet) {
 			return err
 		}
 	}
-	fs.Func("dns.port", "`port` of zones that name none (default 53)", port(&f.dnsPort))
-	fs.Func("p", "the same as -dns.port, `port`", port(&f.dnsPort))
-	fs.Func("health-port", "`port` of the health directive, for the netfilter rules (default 8080)", port(&f.healthPort))
-	fs.StringVar(&f.prometheus, "prometheus-listen-address", ":9253", "`address` that __PROMETHEUS__ENDPOINT__ stands for")
+	fs.Func("dns.port", "`port` of zones that name none (default 53)", port(&f.DNSPort))
+	fs.Func("p", "the same as -dns.port, `port`", port(&f.DNSPort))
+	fs.Func("health-port", "`port` of the health directive, for the netfilter rules (default 8080)", port(&f.HealthPort))
+	fs.StringVar(&f.Prometheus, "prometheus-listen-address", ":9253", "`address` that __PROMETHEUS__ENDPOINT__ stands for")
 	fs.Func("metrics-listen-address", "serve the count of set-up errors on `address`, with -localip only; 0 turns it off (default "+defaultSetupMetrics+")", func(s string) (err error) {
-		f.setupMetrics, err = parseSetupMetrics(s)
+		f.SetupMetrics, err = parseSetupMetrics(s)
 		return err
 	})
 }
 
 func (f *flags) setHost(fs *flag.FlagSet) {
-	fs.BoolVar(&f.setupInterface, "setupinterface", true, "put the local addresses on a dummy link, or on lo where the kernel has no dummy driver")
-	fs.StringVar(&f.interfaceName, "interfacename", "nodelocaldns", "`name` of the dummy link")
-	fs.BoolVar(&f.setupRules, "setupiptables", true, "keep the local addresses out of connection tracking, by an nftables table of our own, and let their DNS pass chains of others that drop by default")
-	fs.BoolVar(&f.skipTeardown, "skipteardown", false, "leave the host as it is on exit")
+	fs.BoolVar(&f.SetupInterface, "setupinterface", true, "put the local addresses on a dummy link, or on lo where the kernel has no dummy driver")
+	fs.StringVar(&f.InterfaceName, "interfacename", "nodelocaldns", "`name` of the dummy link")
+	fs.BoolVar(&f.SetupRules, "setupiptables", true, "keep the local addresses out of connection tracking, by an nftables table of our own, and let their DNS pass chains of others that drop by default")
+	fs.BoolVar(&f.SkipTeardown, "skipteardown", false, "leave the host as it is on exit")
 	fs.Func("syncinterval", "check the whole host set-up every so many `seconds`; changes are repaired at once anyway (default 60)", func(s string) (err error) {
-		f.syncInterval, err = parseSyncInterval(s)
+		f.SyncInterval, err = parseSyncInterval(s)
 		return err
 	})
-	fs.StringVar(&f.pidfile, "pidfile", "", "write the process ID to `file` once serving, and remove it on exit")
+	fs.StringVar(&f.PIDFile, "pidfile", "", "write the process ID to `file` once serving, and remove it on exit")
 }
 
 func parsePort(s string) (uint16, error) {
@@ -228,25 +208,6 @@ func parseSyncInterval(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseLocalIPs reads -localip.
-func parseLocalIPs(s string) ([]netip.Addr, error) {
-	var ips []netip.Addr
-	for _, part := range strings.Split(s, ",") {
-		a, err := netip.ParseAddr(part)
-		if err != nil || a.Zone() != "" {
-			return nil, fmt.Errorf("%q is not an IP address; the list has commas and no spaces", part)
-		}
-		if a.IsUnspecified() || a.IsMulticast() {
-			return nil, fmt.Errorf("%q is no address of one host", part)
-		}
-		if a.Is6() && a.IsLinkLocalUnicast() {
-			return nil, fmt.Errorf("%q is link-local: in IPv6 such an address needs a zone, another on each host", part)
-		}
-		ips = append(ips, a.Unmap())
-	}
-	return ips, nil
-}
-
 // parseBytes reads a size such as 64M.
 func parseBytes(s string) (int64, error) {
 	digits := strings.TrimRight(s, "KMGi")
@@ -287,30 +248,29 @@ func usage(w io.Writer, fs *flag.FlagSet) {
 }
 
 // resolve fills in what was not given: node-cache's paths where it runs in
-// node-cache's place, and the sample for somebody who just tries it. It
-// reports whether the sample is to run.
-func (f *flags) resolve() (sample bool) {
-	if f.kubeDNS == "" && exists(defaultKubeDNS) {
-		f.kubeDNS = defaultKubeDNS
+// node-cache's place, and the sample for somebody who just tries it.
+func (f *flags) resolve() {
+	if f.KubeDNS == "" && exists(defaultKubeDNS) {
+		f.KubeDNS = defaultKubeDNS
 	}
-	if f.conf == "" {
-		f.conf = f.corefile
+	if f.Corefile == "" {
+		f.Corefile = f.corefile
 	}
-	if f.conf != "" || len(f.localIPs) > 0 || exists(f.baseCorefile) {
-		if f.conf == "" {
-			f.conf = defaultCorefilePath
+	if f.Corefile != "" || len(f.LocalIPs) > 0 || exists(f.BaseCorefile) {
+		if f.Corefile == "" {
+			f.Corefile = defaultCorefilePath
 		}
-		return false
+		return
 	}
+	f.Sample = true
 	if os.Geteuid() == 0 {
-		f.localIPs = []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 20, 10})}
-		return true
+		f.LocalIPs = []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 20, 10})}
+		return
 	}
-	f.localIPs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
-	if f.dnsPort == 53 {
-		f.dnsPort = 5300
+	f.LocalIPs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+	if f.DNSPort == 53 {
+		f.DNSPort = 5300
 	}
-	return true
 }
 
 func exists(path string) bool {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"flag"
+	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,28 +18,41 @@ func TestParseFlags(t *testing.T) {
 			t.Fatalf("%s: %v", form, err)
 		}
 		want := []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00::10")}
-		if f.conf != "a" || !slices.Equal(f.localIPs, want) {
+		if f.Corefile != "a" || !slices.Equal(f.LocalIPs, want) {
 			t.Errorf("%s: %+v", form, f)
 		}
 	}
 	for _, args := range [][]string{{"-conf", "a", "-corefile", "b"}, {"-corefile", "b", "-conf", "a"}} {
 		f, err := parseFlags(args, &bytes.Buffer{})
-		if err != nil || f.resolve() || f.conf != "a" {
-			t.Errorf("%v: Corefile %q, error %v", args, f.conf, err)
+		if err == nil {
+			f.resolve()
+		}
+		if err != nil || f.Sample || f.Corefile != "a" {
+			t.Errorf("%v: Corefile %q, error %v", args, f.Corefile, err)
 		}
 	}
-	if f, _ := parseFlags([]string{"-corefile", "b"}, &bytes.Buffer{}); f.resolve() || f.conf != "b" {
-		t.Errorf("-corefile alone: %q", f.conf)
+	if f := resolved(t, []string{"-corefile", "b"}); f.Sample || f.Corefile != "b" {
+		t.Errorf("-corefile alone: %q", f.Corefile)
 	}
-	if f, _ := parseFlags([]string{"-localip", "10.0.0.1"}, &bytes.Buffer{}); f.resolve() || f.conf != "/etc/Corefile" {
-		t.Errorf("neither: %q", f.conf)
+	if f := resolved(t, []string{"-localip", "10.0.0.1"}); f.Sample || f.Corefile != "/etc/Corefile" {
+		t.Errorf("neither: %q", f.Corefile)
 	}
-	if f, _ := parseFlags([]string{"-basecorefile", "/nonexistent"}, &bytes.Buffer{}); !f.resolve() || len(f.localIPs) != 1 {
+	if f := resolved(t, []string{"-basecorefile", "/nonexistent"}); !f.Sample || len(f.LocalIPs) != 1 {
 		t.Errorf("nothing given: %+v", f)
 	}
-	if f, _ := parseFlags([]string{"-p", "1053", "-cache-size", "10M"}, &bytes.Buffer{}); f.dnsPort != 1053 || f.cacheSize != 10<<20 {
+	if f, _ := parseFlags([]string{"-p", "1053", "-cache-size", "10M"}, &bytes.Buffer{}); f.DNSPort != 1053 || f.CacheSize != 10<<20 {
 		t.Errorf("%+v", f)
 	}
+}
+
+func resolved(t *testing.T, args []string) *flags {
+	t.Helper()
+	f, err := parseFlags(args, &bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.resolve()
+	return f
 }
 
 func TestParseFlagsErrors(t *testing.T) {
@@ -83,12 +97,12 @@ func TestSyncInterval(t *testing.T) {
 		"60": time.Minute, "60s": time.Minute, "1ns": time.Second, "30ns": 30 * time.Second, "10s": 10 * time.Second, "1m": time.Minute,
 	} {
 		f, err := parseFlags([]string{"-syncinterval", arg}, &bytes.Buffer{})
-		if err != nil || f.syncInterval != want {
-			t.Errorf("%s: %v, %v, want %v", arg, f.syncInterval, err, want)
+		if err != nil || f.SyncInterval != want {
+			t.Errorf("%s: %v, %v, want %v", arg, f.SyncInterval, err, want)
 		}
 	}
-	if f, _ := parseFlags(nil, &bytes.Buffer{}); f.syncInterval != time.Minute {
-		t.Errorf("default %v", f.syncInterval)
+	if f, _ := parseFlags(nil, &bytes.Buffer{}); f.SyncInterval != time.Minute {
+		t.Errorf("default %v", f.SyncInterval)
 	}
 }
 
@@ -115,6 +129,29 @@ func TestHelpHasEveryFlag(t *testing.T) {
 	for line := range strings.Lines(out.String()) {
 		if strings.Contains(line, "%!") {
 			t.Errorf("help: %s", line)
+		}
+	}
+}
+
+func TestEndpointsOf(t *testing.T) {
+	for s, ok := range map[string]bool{
+		"kube-system/coredns": true, "a/b.c-d1": true,
+		"": false, "kube-dns": false, "/x": false, "x/": false, "a/b/c": false, "a/..": false, "A/b": false, "a/b?c": false,
+	} {
+		if _, err := parseFlags([]string{"-endpoints-of", s}, io.Discard); (err == nil) != ok {
+			t.Errorf("-endpoints-of %q: %v", s, err)
+		}
+	}
+}
+
+// TestFlagsReach: flags whose effect no test sees from outside reach the daemon.
+func TestFlagsReach(t *testing.T) {
+	if c := resolved(t, []string{"-syncinterval", "7"}).HostConfig(); c.SyncInterval != 7*time.Second {
+		t.Errorf("-syncinterval 7: the host is checked every %v", c.SyncInterval)
+	}
+	for arg, want := range map[string]bool{"-hedge=false": false, "-hedge": true, "-quiet": true} {
+		if f := resolved(t, []string{arg}); f.Hedge != want {
+			t.Errorf("%s: hedge %t, want %t", arg, f.Hedge, want)
 		}
 	}
 }

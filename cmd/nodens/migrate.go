@@ -122,8 +122,8 @@ func checkStart(s migrate.Start) (warnings []error, err error) {
 	text := s.Corefile
 	if s.Base {
 		t := config.Template{
-			LocalIPs: f.localIPs, DNSPort: f.dnsPort, ClusterDNS: netip.AddrFrom4([4]byte{10, 96, 0, 10}),
-			ClusterDomain: f.domain, PrometheusEndpoint: f.prometheus,
+			LocalIPs: f.LocalIPs, DNSPort: f.DNSPort, ClusterDNS: netip.AddrFrom4([4]byte{10, 96, 0, 10}),
+			ClusterDomain: f.ClusterDomain, PrometheusEndpoint: f.Prometheus,
 		}
 		if text, err = t.Render(s.Name, text); err != nil {
 			return nil, err
@@ -137,5 +137,5 @@ func checkStart(s migrate.Start) (warnings []error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return cfg.Warnings, cfg.Overlap(f.dnsPort)
+	return cfg.Warnings, cfg.Overlap(f.DNSPort)
 }

@@ -10,19 +10,14 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// redirectFlags is what the command line says of redirection. What is zero or
-// empty it does not say.
-type redirectFlags struct {
-	config.Redirect
-	pinDir  string
-	podLogs string
-	nodeIPs []netip.Addr
-}
+// defaultPodLogs is where the kubelet makes a directory NAMESPACE_POD_UID for each
+// pod, before the pod's first container runs.
+const defaultPodLogs = "/var/log/pods"
 
 // setRedirect declares the flags, with the meanings of the redirect directive's
 // options.
 func (f *flags) setRedirect(fs *flag.FlagSet) {
-	r := &f.redirect
+	r := &f.Redirect
 	fs.Func("redirect", "redirect pods' sockets: `mode` off, auto or on; the Corefile's redirect directive wins over this and the flags below (default off)", func(s string) (err error) {
 		r.Mode, err = config.ParseRedirectMode(s)
 		return err
@@ -58,12 +53,12 @@ func (f *flags) setRedirect(fs *flag.FlagSet) {
 
 // setRedirectPlaces declares where things are.
 func (f *flags) setRedirectPlaces(fs *flag.FlagSet) {
-	r := &f.redirect
+	r := &f.Redirect
 	fs.StringVar(&r.Kubepods, "kubepods", "", "cgroup v2 `directory` of all pods (default found)")
-	fs.StringVar(&r.pinDir, "redirect-pin-dir", bpf.DefaultPinDir, "keep programs and maps in this `directory` of a BPF file system")
-	fs.StringVar(&r.podLogs, "pod-logs", defaultPodLogs, "the kubelet's `directory` of pods' logs, which tells the pods of -redirect-opt-out")
+	fs.StringVar(&r.PinDir, "redirect-pin-dir", bpf.DefaultPinDir, "keep programs and maps in this `directory` of a BPF file system")
+	fs.StringVar(&r.PodLogs, "pod-logs", defaultPodLogs, "the kubelet's `directory` of pods' logs, which tells the pods of -redirect-opt-out")
 	fs.Func("node-ip", "`addresses` of the node, comma-separated, at most one of each family (default $NODE_IP, $HOST_IP, or what the default route sends from)", func(s string) (err error) {
-		if r.nodeIPs, err = parseLocalIPs(s); err == nil && tooMany(r.nodeIPs) {
+		if r.NodeIPs, err = config.ParseHostAddrs(s); err == nil && tooMany(r.NodeIPs) {
 			err = errors.New("want at most one address of each family")
 		}
 		return err

@@ -17,11 +17,11 @@ import (
 // it is as wanted: whole and alive, if it is there, and there, if the flags want
 // it. Without a BPF file system nothing is there.
 func redirectStatus(w io.Writer, f *flags) (asWanted bool, err error) {
-	pinned, err := bpf.Inspect(f.redirect.pinDir)
-	wanted := f.redirect.Mode == config.RedirectOn
+	pinned, err := bpf.Inspect(f.Redirect.PinDir)
+	wanted := f.Redirect.Mode == config.RedirectOn
 	switch {
 	case errors.Is(err, bpf.ErrNoBPFFS):
-		fmt.Fprintf(w, "redirect\tnone: %s is not in a BPF file system\n", f.redirect.pinDir)
+		fmt.Fprintf(w, "redirect\tnone: %s is not in a BPF file system\n", f.Redirect.PinDir)
 		return !wanted, nil
 	case err != nil:
 		return false, err

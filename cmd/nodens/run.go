@@ -6,10 +6,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/daemon"
 	"github.com/nodens-dns/nodens/internal/doctor"
 	"github.com/nodens-dns/nodens/internal/supervise"
 )
@@ -43,15 +43,16 @@ func run(ctx context.Context, e env) error {
 	case f.plugins:
 		return printLine(e, strings.Join(config.DirectiveNames(), "\n"))
 	}
-	sample := f.resolve()
-	beats, err := supervise.Attach(e.getenv)
+	f.resolve()
+	f.Version, f.Stdout, f.Stderr, f.Getenv, f.Signals = buildVersion(), e.stdout, e.stderr, e.getenv, e.signals
+	f.Supervisor, err = supervise.Attach(e.getenv)
 	switch {
 	case err != nil:
 		return err
-	case beats == nil && f.supervised(e, sample):
+	case f.Supervisor == nil && f.supervised():
 		return supervisor(ctx, e, f)
 	}
-	return serve(ctx, e, f, sample, beats)
+	return daemon.Run(ctx, f.Options)
 }
 
 func printLine(e env, s string) error {
@@ -66,31 +67,6 @@ func helpIsNoError(err error) error {
 	return err
 }
 
-// serve runs the daemon: parse, climb the steps, follow what changes, and
-// undo the steps.
-func serve(ctx context.Context, e env, f *flags, sample bool, beats *supervise.Beats) error {
-	// The parts are told to stop by their steps, in order, and not all at once.
-	d, err := newDaemon(context.WithoutCancel(ctx), e, f, sample, beats)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := untilOrphaned(ctx, beats, d.log)
-	defer cancel()
-	cfg, err := d.files.read()
-	if err != nil {
-		return err
-	}
-	if err := d.openHost(cfg); err != nil {
-		return err
-	}
-	steps := d.steps(cfg)
-	if err := climb(ctx, steps); err != nil {
-		return err
-	}
-	err = d.follow(ctx, e.signals)
-	return errors.Join(err, descend(context.WithoutCancel(ctx), steps))
-}
-
 // check validates a Corefile and prints what it says. With flags it is the one
 // that the daemon would use with them, placeholders filled in.
 func check(e env) error {
@@ -101,17 +77,17 @@ func check(e env) error {
 	if err != nil {
 		return helpIsNoError(err)
 	}
-	sample := f.resolve()
+	f.resolve()
+	f.Getenv = e.getenv
 	if len(e.args) == 1 {
 		fmt.Fprintln(e.stderr, "usage: nodens check FILE, or nodens check with the daemon's flags")
 		return errUsage
 	}
-	files := corefiles{flags: f, sample: sample, getenv: e.getenv, warn: func(err error) { fmt.Fprintln(e.stderr, err) }}
-	cfg, err := files.read()
+	cfg, err := f.ReadCorefile(func(err error) { fmt.Fprintln(e.stderr, err) })
 	if err != nil {
 		return err
 	}
-	if err := cfg.Overlap(f.dnsPort); err != nil {
+	if err := cfg.Overlap(f.DNSPort); err != nil {
 		return err
 	}
 	for _, w := range cfg.Warnings {
@@ -119,6 +95,3 @@ func check(e env) error {
 	}
 	return cfg.Describe(e.stdout)
 }
-
-// udpWorkers is how many sockets share an address.
-func udpWorkers() int { return runtime.GOMAXPROCS(0) }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
+	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -13,10 +15,10 @@ var errNotAsWanted = errors.New("the host is not set up as wanted")
 
 // asWanted leaves out of the judgement what the flags leave to others.
 func asWanted(f *flags, s netsetup.Status) bool {
-	if !f.setupRules {
+	if !f.SetupRules {
 		s.Rules.Present, s.Rules.Problem, s.Accepts.Problem = true, "", ""
 	}
-	if f.setupInterface {
+	if f.SetupInterface {
 		return s.OK()
 	}
 	return s.Rules.Problem == "" && s.Accepts.Problem == ""
@@ -37,7 +39,7 @@ func printStatus(w io.Writer, f *flags, s netsetup.Status) {
 		fmt.Fprintf(w, "address\t%s on %s%s\n", a.Address, a.Link, problem(a.Problem))
 	}
 	switch {
-	case !f.setupRules:
+	case !f.SetupRules:
 		fmt.Fprintln(w, "rules\tnot wanted")
 	case s.Rules.Present:
 		fmt.Fprintf(w, "rules\tpresent%s%s\n", by(s.Rules.Generation), problem(s.Rules.Problem))
@@ -47,7 +49,7 @@ func printStatus(w io.Writer, f *flags, s netsetup.Status) {
 		fmt.Fprintln(w, "rules\tnone needed")
 	}
 	switch {
-	case f.setupRules:
+	case f.SetupRules:
 		fmt.Fprintf(w, "accepts\t%s\n", accepts(s.Accepts))
 	case len(s.Accepts.Lacking) > 0:
 		fmt.Fprintf(w, "note\tno rules are wanted, but these chains drop by default: %s\n", strings.Join(s.Accepts.Lacking, ", "))
@@ -80,4 +82,41 @@ func problem(p string) string {
 		return ""
 	}
 	return ": " + p
+}
+
+// teardown removes all of ours from the host.
+func teardown(ctx context.Context, e env) error {
+	f, err := parseFlags(e.args[1:], e.stderr)
+	if err != nil {
+		return helpIsNoError(err)
+	}
+	return errors.Join(bpf.Teardown(f.Redirect.PinDir), netsetup.Teardown(ctx, f.HostConfig()))
+}
+
+// status prints what is set up on the host and whether it is as wanted; if it
+// is not, it returns errNotAsWanted.
+func status(ctx context.Context, e env) error {
+	f, err := parseFlags(e.args[1:], e.stderr)
+	if err != nil {
+		return helpIsNoError(err)
+	}
+	f.resolve()
+	h, err := netsetup.New(f.HostConfig())
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	s, err := h.Status(ctx)
+	if err != nil {
+		return err
+	}
+	printStatus(e.stdout, f, s)
+	redirected, err := redirectStatus(e.stdout, f)
+	if err != nil {
+		return err
+	}
+	if !asWanted(f, s) || !redirected {
+		return errNotAsWanted
+	}
+	return nil
 }

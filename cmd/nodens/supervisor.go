@@ -21,19 +21,18 @@ func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)
 // supervised reports whether a worker is to run below a supervisor: unless the
 // flag says so, where sockets are redirected, since only there somebody waits
 // for the answer of one that died. What cannot be read is for the worker to tell.
-func (f *flags) supervised(e env, sample bool) bool {
+func (f *flags) supervised() bool {
 	if f.supervise != nil {
 		return *f.supervise
 	}
-	files := corefiles{flags: f, sample: sample, getenv: e.getenv, warn: func(error) {}}
-	cfg, err := files.read()
-	return err == nil && f.redirects(cfg)
+	cfg, err := f.ReadCorefile(func(error) {})
+	return err == nil && f.RedirectSettings(cfg).Mode != config.RedirectOff
 }
 
 // supervisor runs the daemon in a process below this one.
 func supervisor(ctx context.Context, e env, f *flags) error {
 	level := slog.LevelInfo
-	if f.quiet {
+	if f.Quiet {
 		level = slog.LevelWarn
 	}
 	log := slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: level})).With("process", "supervisor")
@@ -91,13 +90,4 @@ func freePods(log *slog.Logger, r supervise.Report) {
 		}
 		log.Info("look-ups under way ask again", "target", target, "sockets", n)
 	}
-}
-
-// redirects reports whether sockets are, or may be, redirected. The Corefile wins.
-func (f *flags) redirects(cfg source) bool {
-	mode := f.redirect.Mode
-	if c := cfg.Redirect(); c != nil {
-		mode = c.Mode
-	}
-	return mode != "" && mode != config.RedirectOff
 }

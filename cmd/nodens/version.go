@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/rand"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -39,7 +38,3 @@ func printVersion(e env) error {
 	}
 	return printLine(e, versionLine())
 }
-
-// identity tells one process from another, to who asks for id.server in class
-// CH. It gives away nothing else, and above all no version.
-func identity() string { return "nodens " + rand.Text()[:10] }

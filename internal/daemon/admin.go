@@ -1,0 +1,194 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/server"
+)
+
+// endpoint is one HTTP path on one address.
+type endpoint struct {
+	addr    string // host:port
+	path    string
+	handler http.Handler
+	// optional: where the address cannot be had the daemon goes without.
+	optional bool
+}
+
+// adminServers serve /health, /ready and /metrics. An address that a new
+// configuration keeps keeps its socket.
+type adminServers struct {
+	log *slog.Logger
+
+	mu     sync.Mutex
+	byAddr map[string]*adminServer
+}
+
+type adminServer struct {
+	ln   net.Listener
+	http *http.Server
+	mux  atomic.Pointer[http.ServeMux]
+	done chan struct{} // closed when serving has ended
+}
+
+func newAdminServers(log *slog.Logger) *adminServers {
+	return &adminServers{log: log, byAddr: make(map[string]*adminServer)}
+}
+
+// prepare opens the addresses that are new. Nothing changes until the returned
+// commit is called; abort closes them again.
+func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commit, abort func(), err error) {
+	muxes := muxesOf(endpoints)
+	opened := make(map[string]*adminServer)
+	abort = func() {
+		for _, s := range opened {
+			_ = s.ln.Close()
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for addr := range muxes {
+		if a.byAddr[addr] != nil {
+			continue
+		}
+		s, err := openAdmin(ctx, addr)
+		if err != nil && dispensable(endpoints, addr) {
+			a.log.Error("go without this address", "error", err)
+			delete(muxes, addr)
+			continue
+		}
+		if err != nil {
+			abort()
+			return nil, nil, err
+		}
+		opened[addr] = s
+	}
+	return func() { a.commit(muxes, opened) }, abort, nil
+}
+
+// dispensable reports whether all that is at addr is optional.
+func dispensable(endpoints []endpoint, addr string) bool {
+	return !slices.ContainsFunc(endpoints, func(e endpoint) bool { return e.addr == addr && !e.optional })
+}
+
+// muxesOf sorts the endpoints by address. Several blocks may ask for the same
+// one.
+func muxesOf(endpoints []endpoint) map[string]*http.ServeMux {
+	muxes := make(map[string]*http.ServeMux)
+	seen := make(map[[2]string]bool)
+	for _, e := range endpoints {
+		k := [2]string{e.addr, e.path}
+		if seen[k] {
+			continue
+		}
+		seen[k] = true
+		if muxes[e.addr] == nil {
+			muxes[e.addr] = http.NewServeMux()
+		}
+		muxes[e.addr].Handle(e.path, e.handler)
+	}
+	return muxes
+}
+
+// openAdmin listens with SO_REUSEPORT: in a surge upgrade the old and the new
+// process hold the port together.
+func openAdmin(ctx context.Context, addr string) (*adminServer, error) {
+	lc := net.ListenConfig{Control: server.SharePort(nil)}
+	ln, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, explainListen(fmt.Errorf("listen on %s: %w", addr, err), addr)
+	}
+	s := &adminServer{ln: ln, done: make(chan struct{})}
+	s.http = &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.mux.Load().ServeHTTP(w, r)
+		}),
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       time.Minute,
+	}
+	return s, nil
+}
+
+// explainListen is explainPort for host:port.
+func explainListen(err error, addr string) error {
+	host, port, _ := net.SplitHostPort(addr)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	if perr != nil {
+		return err
+	}
+	if ip, ierr := netip.ParseAddr(host); ierr == nil && !ip.IsUnspecified() {
+		return explainPort(err, uint16(n), ip)
+	}
+	return explainPort(err, uint16(n))
+}
+
+func (a *adminServers) commit(muxes map[string]*http.ServeMux, opened map[string]*adminServer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for addr, s := range opened {
+		s.mux.Store(muxes[addr])
+		a.byAddr[addr] = s
+		go func() {
+			defer close(s.done)
+			if err := s.http.Serve(s.ln); !errors.Is(err, http.ErrServerClosed) {
+				a.log.Error("serve HTTP", "address", addr, "error", err)
+			}
+		}()
+	}
+	for addr, s := range a.byAddr {
+		if mux, ok := muxes[addr]; ok {
+			s.mux.Store(mux)
+			continue
+		}
+		delete(a.byAddr, addr)
+		_ = s.http.Close()
+		<-s.done
+	}
+}
+
+// close ends all servers; requests under way have until ctx is done.
+func (a *adminServers) close(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var errs []error
+	for _, s := range a.byAddr {
+		if s.http.Shutdown(ctx) != nil {
+			errs = append(errs, s.http.Close())
+		}
+		<-s.done
+	}
+	clear(a.byAddr)
+	return errors.Join(errs...)
+}
+
+// state is what the probes ask for.
+type state struct {
+	ready    atomic.Bool
+	stopping atomic.Bool
+}
+
+// serveHealth answers 200 as long as the process serves, as CoreDNS does.
+func (*state) serveHealth(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "OK") }
+
+// serveReady answers 200 from the first self-answered query until SIGTERM.
+func (s *state) serveReady(w http.ResponseWriter, _ *http.Request) {
+	switch {
+	case s.stopping.Load():
+		http.Error(w, "stopping", http.StatusServiceUnavailable)
+	case !s.ready.Load():
+		http.Error(w, "starting", http.StatusServiceUnavailable)
+	default:
+		fmt.Fprint(w, "OK")
+	}
+}

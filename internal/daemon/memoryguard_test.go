@@ -1,0 +1,103 @@
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/fstest"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/cache"
+)
+
+// guarded is a memoryGuard over a full cache of 8 MiB.
+func guarded(t *testing.T, v2 bool) (*memoryGuard, func(used, idle, limit int64)) {
+	t.Helper()
+	const budget = 8 << 20
+	store := cache.New(cache.Options{Bytes: budget, Shards: 1})
+	c := store.Cache("zone", cache.Policy{})
+	for i := range 50_000 {
+		rr, err := dns.NewRR(fmt.Sprintf("host-%d.example. 60 IN A 192.0.2.1", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := new(dns.Msg).SetQuestion(rr.Header().Name, dns.TypeA)
+		m.Response, m.Answer = true, []dns.RR{rr}
+		var name [256]byte
+		n, err := dns.PackDomainName(rr.Header().Name, name[:], 0, nil, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Put(cache.AppendKey(nil, name[:n], dns.TypeA, dns.ClassINET, false, false, false), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := fstest.MapFS{}
+	g := &memoryGuard{root: root, group: memoryGroup{v2, "g"}, store: store, free: func() {}, log: slog.New(slog.DiscardHandler), most: budget, budget: budget}
+	return g, func(used, idle, limit int64) {
+		names := [4]string{"memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file", "inactive_file"}
+		if v2 {
+			names = [4]string{"memory.current", "memory.max", "inactive_file", "total_inactive_file"}
+		}
+		root["g/"+names[0]] = &fstest.MapFile{Data: fmt.Appendln(nil, used)}
+		root["g/"+names[1]] = &fstest.MapFile{Data: fmt.Appendln(nil, limit)}
+		root["g/memory.stat"] = &fstest.MapFile{Data: fmt.Appendf(nil, "cache 7\n%s %d\n%s 1\n", names[2], idle, names[3])}
+	}
+}
+
+func TestMemoryGuard(t *testing.T) {
+	for _, v2 := range []bool{true, false} {
+		g, set := guarded(t, v2)
+		full := g.store.Stats()
+		look := func(used, idle, limit int64) cache.Stats {
+			set(used, idle, limit)
+			g.look()
+			return g.store.Stats()
+		}
+		if st := look(80, 0, 100); st != full {
+			t.Errorf("v2 %t, below nine tenths: %+v, was %+v", v2, st, full)
+		}
+		if st := look(99, 10, 100); st != full {
+			t.Errorf("v2 %t, files that nobody reads count: %+v", v2, st)
+		}
+		first := look(95, 1, 100)
+		if first.Budget >= full.Budget*4/5 || first.Bytes > first.Budget {
+			t.Errorf("v2 %t, under pressure: %+v", v2, first)
+		}
+		second := look(95, 1, 100)
+		if second.Budget >= first.Budget || second.Entries >= first.Entries {
+			t.Errorf("v2 %t, still under pressure: %+v after %+v", v2, second, first)
+		}
+		for range 100 {
+			look(1000, 0, 100)
+		}
+		if st := g.store.Stats(); st.Budget != leastCache || st.Entries == 0 {
+			t.Errorf("v2 %t, in the end: %+v", v2, st)
+		}
+		for range calmLooks - 1 {
+			look(10, 0, 100)
+		}
+		if st := look(80, 0, 100); st.Budget != leastCache {
+			t.Errorf("v2 %t, relaxed too early: %+v", v2, st)
+		}
+		for range 100 * calmLooks {
+			look(10, 0, 100)
+		}
+		if st := g.store.Stats(); st.Budget != full.Budget {
+			t.Errorf("v2 %t, relaxed: %+v", v2, st)
+		}
+	}
+}
+
+func TestHeapLimit(t *testing.T) {
+	for _, c := range []struct{ limit, budget, want int64 }{
+		{200 << 20, 100 << 20, 90 << 20},
+		{30 << 20, 15 << 20, minHeap},
+		{10 << 20, 64 << 20, minHeap},
+	} {
+		if got := heapLimit(c.limit, c.budget); got/10*10 != c.want/10*10 {
+			t.Errorf("heapLimit(%d, %d) = %d, want %d", c.limit, c.budget, got, c.want)
+		}
+	}
+}

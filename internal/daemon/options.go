@@ -1,0 +1,78 @@
+package daemon
+
+import (
+	"io"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/supervise"
+)
+
+// Options is the command line and the environment of a daemon.
+type Options struct {
+	Corefile        string // file
+	BaseCorefile    string // file with placeholders; used in place of Corefile if it exists
+	Sample          bool   // run the embedded Corefile
+	KubeDNS         string // directory of the mounted kube-dns ConfigMap; empty: none
+	UpstreamService string // its cluster IP, from the environment, answers for ClusterDomain
+	ClusterDomain   string // without the final dot
+	Reload          bool   // reload when the files change, even without the reload directive
+
+	LocalIPs   []netip.Addr
+	DNSPort    uint16
+	HealthPort uint16
+
+	SetupInterface bool
+	InterfaceName  string
+	SetupRules     bool
+	SkipTeardown   bool
+	SyncInterval   time.Duration
+
+	SetupMetrics string // host:port; empty: off
+	Prometheus   string // stands for __PROMETHEUS__ENDPOINT__
+	PIDFile      string // empty: none
+
+	Redirect RedirectOptions
+	Cluster  ClusterOptions
+	Limits   LimitOptions
+
+	CacheSize     int64  // bytes; 0: from the cgroup's memory limit
+	CacheSnapshot string // file; empty: the cache is not handed over
+
+	Hedge          bool
+	KeepPrivileges bool
+	Quiet          bool
+
+	Version        string // of the binary
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+	Signals        <-chan os.Signal // each one asks for a reload
+	Supervisor     *supervise.Beats // nil: there is no supervisor
+}
+
+// RedirectOptions are the settings of redirection that the Corefile's redirect
+// directive does not give. Zero and empty values mean "not set".
+type RedirectOptions struct {
+	config.Redirect
+	PinDir  string
+	PodLogs string // directory
+	NodeIPs []netip.Addr
+}
+
+// ClusterOptions name the Service whose endpoints the daemon learns from the
+// API server, and the service account that it uses.
+type ClusterOptions struct {
+	Namespace, Service string
+	Zone               string // of the node; empty: $NODE_ZONE
+	Account            string // directory
+}
+
+// LimitOptions restrict who is answered, and what one client may use.
+type LimitOptions struct {
+	Everybody         bool
+	Misses            int // in flight; 0: the server's default
+	MissesPerClient   int
+	TCP, TCPPerClient int // connections of one address; 0: the server's defaults
+}

@@ -1,0 +1,103 @@
+package daemon
+
+import (
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// optionsOf are the options of a directive, and what is built from its block.
+type optionsOf struct {
+	directive string
+	build     func(b *config.Block) (any, error)
+	options   []string
+}
+
+// of builds from a block whose directive has the option, or none.
+func (o optionsOf) of(t *testing.T, option string) any {
+	t.Helper()
+	text := ". {\n" + o.directive + "\n}\n"
+	if option != "" {
+		text = ". {\n" + o.directive + " {\n" + option + "\n}\n}\n"
+	}
+	cfg, err := config.Parse("Corefile", strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := o.build(cfg.Blocks[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// TestOptionsReach holds each option of a directive to change what its part of
+// the daemon is made from: none is read and then forgotten.
+func TestOptionsReach(t *testing.T) {
+	d := &daemon{opts: &Options{LocalIPs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}}, log: slog.New(slog.DiscardHandler), resolvConf: "/nonexistent"}
+	for _, tc := range []optionsOf{
+		{"forward . 192.0.2.1", func(b *config.Block) (any, error) { return poolConfig(b.Forwards[0]) }, []string{
+			"except a.example", "force_tcp", "prefer_udp", "policy sequential", "policy round_robin", "max_fails 7",
+			"expire 3s", "health_check 1s", "health_check 500ms no_rec", "health_check 500ms domain a.example",
+			"max_concurrent 5", "tls_servername a.example",
+		}},
+		{"cache 30", func(b *config.Block) (any, error) { return cachePolicy(b.Cache), nil }, []string{
+			"success 100", "success 9984 60", "success 9984 3600 7", "denial 100", "denial 9984 60", "denial 9984 60 7",
+			"prefetch 2", "prefetch 2 2m", "prefetch 2 1m 20%", "serve_stale", "serve_stale 2h", "serve_stale 1h verify",
+			"servfail 1s", "disable success", "disable denial", "disable success a.example", "keepttl",
+		}},
+		{"cache", func(b *config.Block) (any, error) { return cachePolicy(b.Cache), nil }, []string{"success 9984 60", "denial 9984 60"}},
+		{"errors", func(b *config.Block) (any, error) { return d.errorLog(b), nil }, []string{
+			"consolidate 1s a", "consolidate 1s b", "consolidate 2s a", "consolidate 1s a warning", "consolidate 1s a show_first",
+		}},
+		{"log a.example", func(b *config.Block) (any, error) { return d.queryLog(b), nil }, []string{
+			"class success", "class denial", "class error", "class denial error",
+		}},
+		{"normalize a.example", func(b *config.Block) (any, error) { return d.normalise(&app{cfg: source{Config: &config.Config{}}}, b) }, []string{
+			"mode off", "mode observe", "signature bare", "sibling_timeout 100ms", "ttl 1s", "except b.a.example", "repair off",
+		}},
+		{"dns64", func(b *config.Block) (any, error) { return buildActions(b) }, []string{
+			"prefix 2001:db8:64::/96", "translate_all", "allow_ipv4",
+		}},
+		{"loadbalance", func(b *config.Block) (any, error) { return buildActions(b) }, []string{"prefer 10.0.0.0/8"}},
+		{"redirect on", func(b *config.Block) (any, error) {
+			return d.redirectSettings(source{Config: &config.Config{Blocks: []*config.Block{b}}}), nil
+		}, []string{
+			"target :20153", "service 10.96.0.10", "fallback 10.0.2.7", "opt_out a/b", "uplink eth0", "kubepods /sys/fs/cgroup/a", "heartbeat 300ms",
+		}},
+		{"bind lo", func(b *config.Block) (any, error) { return bindAddrs(b) }, []string{"except 127.0.0.1"}},
+	} {
+		t.Run(tc.directive, func(t *testing.T) {
+			seen := map[string]any{"no option": tc.of(t, "")}
+			if again := tc.of(t, ""); !reflect.DeepEqual(seen["no option"], again) {
+				t.Fatalf("%+v is not equal to itself", again)
+			}
+			for _, o := range tc.options {
+				got := tc.of(t, o)
+				for other, it := range seen {
+					if reflect.DeepEqual(got, it) {
+						t.Errorf("%s makes what %s makes: %+v", o, other, got)
+					}
+				}
+				seen[o] = got
+			}
+		})
+	}
+}
+
+// TestHedgeReaches: upstream pools wait for a late reply unless hedging is on.
+func TestHedgeReaches(t *testing.T) {
+	for _, hedge := range []bool{true, false} {
+		d := &daemon{opts: &Options{Hedge: hedge}, log: slog.New(slog.DiscardHandler), registry: prometheus.NewRegistry()}
+		d.openPools(t.Context())
+		if d.pools.patient == hedge {
+			t.Errorf("Hedge %t: pools are patient: %t", hedge, d.pools.patient)
+		}
+	}
+}

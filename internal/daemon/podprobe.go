@@ -1,0 +1,138 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/bpf"
+)
+
+// probedPods bounds how many pods are asked from in one round.
+const probedPods = 5
+
+// reach is what a round of probes has found of our addresses.
+type reach int
+
+const (
+	reachUnknown reach = iota // there is no pod to ask from
+	reachWorks                // by some pod, each of them
+	reachFailed               // some address by no pod
+)
+
+// podProbe asks our addresses from pods' network namespaces, as a pod does.
+type podProbe struct {
+	kubepods string
+	identity string // of this process; another's answer does not count
+	vips     []netip.AddrPort
+}
+
+// round asks from a few pods. What it returns says nothing once ctx is done.
+func (p podProbe) round(ctx context.Context) (reach, error) {
+	reached, failed := make(map[netip.AddrPort]bool), make(map[netip.AddrPort]bool)
+	pods := 0
+	var noEntry error
+	err := bpf.PodNetworks(p.kubepods, "/proc", func(netns *os.File) bool {
+		pods++
+		for _, vip := range p.vips {
+			switch err := p.ask(ctx, netns, vip); {
+			case err == nil:
+				reached[vip] = true
+			case errors.Is(err, errNoEntry):
+				noEntry = err
+				return false
+			case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL):
+				// The pod has none of this address family.
+			default:
+				failed[vip] = true
+			}
+		}
+		return pods < probedPods && ctx.Err() == nil
+	})
+	if err = errors.Join(noEntry, err); noEntry != nil || pods == 0 {
+		return reachUnknown, err
+	}
+	verdict := reachUnknown
+	for _, vip := range p.vips {
+		switch {
+		case reached[vip] && verdict == reachUnknown:
+			verdict = reachWorks
+		case failed[vip] && !reached[vip]:
+			return reachFailed, nil
+		}
+	}
+	return verdict, nil
+}
+
+// ask returns nil if this process has answered at vip, the error otherwise.
+func (p podProbe) ask(ctx context.Context, netns *os.File, vip netip.AddrPort) error {
+	const tries, wait = 2, time.Second
+	c, err := dialInside(netns, vip)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })() // ends a wait
+	m := new(dns.Msg).SetQuestion("id.server.", dns.TypeTXT)
+	m.Question[0].Qclass = dns.ClassCHAOS
+	for range tries {
+		if err = c.SetDeadline(time.Now().Add(wait)); err != nil {
+			return err
+		}
+		var reply *dns.Msg
+		if reply, err = askOn(&dns.Conn{Conn: c}, m); err == nil {
+			return p.ours(reply)
+		}
+	}
+	return err
+}
+
+func askOn(c *dns.Conn, m *dns.Msg) (*dns.Msg, error) {
+	if err := c.WriteMsg(m); err != nil {
+		return nil, err
+	}
+	for {
+		r, err := c.ReadMsg()
+		if err != nil || r.Id == m.Id {
+			return r, err
+		}
+	}
+}
+
+func (p podProbe) ours(r *dns.Msg) error {
+	for _, rr := range r.Answer {
+		if txt, ok := rr.(*dns.TXT); ok && strings.Join(txt.Txt, "") == p.identity {
+			return nil
+		}
+	}
+	return errors.New("another server answers")
+}
+
+// errNoEntry: CAP_SYS_ADMIN is missing, most likely.
+var errNoEntry = errors.New("enter a pod's network namespace")
+
+// dialInside opens a socket in a network namespace. It needs CAP_SYS_ADMIN.
+func dialInside(netns *os.File, to netip.AddrPort) (c *net.UDPConn, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if err = unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("%w: %w", errNoEntry, err)
+			return
+		}
+		c, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+	}()
+	<-done
+	return c, err
+}

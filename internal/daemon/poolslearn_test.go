@@ -1,0 +1,87 @@
+package daemon
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/upstream"
+)
+
+// namedServer answers every question with a TXT record that holds its name.
+func namedServer(t *testing.T, name string) netip.AddrPort {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &dns.Server{PacketConn: c, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		r := new(dns.Msg).SetReply(q)
+		r.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 30}, Txt: []string{name}}}
+		_ = w.WriteMsg(r)
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.ActivateAndServe() }()
+	t.Cleanup(func() { _ = c.Close(); <-done })
+	return netip.MustParseAddrPort(c.LocalAddr().String())
+}
+
+// A forward with kubernetes_endpoints asks what was learnt, before and after it
+// was opened, and TO while nothing is known; others are left alone.
+func TestPoolsLearn(t *testing.T) {
+	to, first, second := namedServer(t, "to"), namedServer(t, "first"), namedServer(t, "second")
+	p := newPools(t.Context(), slog.New(slog.DiscardHandler), upstream.NewMetrics(prometheus.NewRegistry()))
+	p.own = func(a netip.AddrPort) bool { return a.Port() == 1 }
+	changes := 0
+	p.changed = func() { changes++ }
+	t.Cleanup(func() { p.retain(nil) })
+	open := func(key string, wants bool) *upstream.Pool {
+		t.Helper()
+		pool, err := p.open(key, &config.Forward{
+			From: ".", To: []config.Upstream{{Addr: to}}, Policy: config.PolicyRandom, KubernetesEndpoints: wants,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pool
+	}
+	learn := func(addrs ...netip.AddrPort) {
+		t.Helper()
+		if err := p.learn(addrs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantFrom := func(pool *upstream.Pool, want string) {
+		t.Helper()
+		r, err := pool.Exchange(t.Context(), new(dns.Msg).SetQuestion("example.org.", dns.TypeTXT))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Answer[0].(*dns.TXT).Txt[0]; got != want {
+			t.Errorf("%q answers, want %q", got, want)
+		}
+	}
+	other, early := open("other", false), open("early", true)
+	wantFrom(early, "to")
+	learn(first)
+	wantFrom(early, "first")
+	wantFrom(other, "to")
+	late := open("late", true)
+	wantFrom(late, "first")
+	learn(second)
+	wantFrom(early, "second")
+	wantFrom(late, "second")
+	learn(netip.MustParseAddrPort("127.0.0.1:1")) // ourselves
+	wantFrom(early, "to")
+	learn()
+	wantFrom(late, "to")
+	wantFrom(other, "to")
+	if changes != 4 {
+		t.Errorf("%d changes told, want 4", changes)
+	}
+}

@@ -1,0 +1,101 @@
+package daemon
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// redirectSettings is what one configuration asks of redirection. The Corefile
+// wins over the flags, setting by setting: it can be changed at any time, and by
+// who looks after DNS.
+func (d *daemon) redirectSettings(cfg source) config.Redirect {
+	s := d.opts.Redirect.Redirect
+	if s.Mode == "" {
+		s.Mode = config.RedirectOff
+	}
+	c := cfg.Redirect()
+	if c == nil {
+		return s
+	}
+	s.File, s.Line, s.Mode = c.File, c.Line, c.Mode
+	s.Targets = either(c.Targets, s.Targets)
+	s.Services = either(c.Services, s.Services)
+	s.Fallbacks = either(c.Fallbacks, s.Fallbacks)
+	s.OptOut = either(c.OptOut, s.OptOut)
+	s.Uplinks = either(c.Uplinks, s.Uplinks)
+	if c.Kubepods != "" {
+		s.Kubepods = c.Kubepods
+	}
+	if c.Heartbeat != 0 {
+		s.Heartbeat = c.Heartbeat
+	}
+	return s
+}
+
+func either[T any](first, second []T) []T {
+	if len(first) > 0 {
+		return first
+	}
+	return second
+}
+
+// overruledFlags are the flags that the Corefile's redirect directive overrules.
+func (d *daemon) overruledFlags(cfg source) []string {
+	c, f := cfg.Redirect(), d.opts.Redirect.Redirect
+	if c == nil {
+		return nil
+	}
+	var names []string
+	add := func(name string, overruled bool) {
+		if overruled {
+			names = append(names, "-"+name)
+		}
+	}
+	differ := func(flag, corefile string) bool { return flag != "" && corefile != "" && flag != corefile }
+	add("redirect", differ(string(f.Mode), string(c.Mode)))
+	add("redirect-target", bothAndDiffer(f.Targets, c.Targets))
+	add("redirect-service", bothAndDiffer(f.Services, c.Services))
+	add("redirect-fallback", bothAndDiffer(f.Fallbacks, c.Fallbacks))
+	add("redirect-opt-out", bothAndDiffer(f.OptOut, c.OptOut))
+	add("redirect-uplink", bothAndDiffer(f.Uplinks, c.Uplinks))
+	add("redirect-heartbeat", f.Heartbeat != 0 && c.Heartbeat != 0 && f.Heartbeat != c.Heartbeat)
+	add("kubepods", differ(f.Kubepods, c.Kubepods))
+	return names
+}
+
+func bothAndDiffer[T comparable](a, b []T) bool {
+	return len(a) > 0 && len(b) > 0 && !slices.Equal(a, b)
+}
+
+// clusterUpstreams are the plain DNS servers that the cluster domain is forwarded
+// to, and the cluster IP in the environment: fallbacks where none are given or
+// learnt. Our own addresses are not among them.
+func (d *daemon) clusterUpstreams(cfg source) []netip.AddrPort {
+	var addrs []netip.AddrPort
+	add := func(ap netip.AddrPort) {
+		own := slices.Contains(d.opts.LocalIPs, ap.Addr())
+		if ap.Addr().IsValid() && !ap.Addr().IsLoopback() && !ap.Addr().IsUnspecified() && !own && !slices.Contains(addrs, ap) {
+			addrs = append(addrs, ap)
+		}
+	}
+	domain := strings.ToLower(d.opts.ClusterDomain) + "."
+	for _, b := range cfg.Blocks {
+		if !slices.ContainsFunc(b.Zones, func(z config.Zone) bool { return z.Name == domain }) {
+			continue
+		}
+		for _, f := range b.Forwards {
+			for _, u := range f.To {
+				if !u.TLS && u.ResolvConf == "" {
+					add(u.Addr)
+				}
+			}
+		}
+	}
+	if a, err := netip.ParseAddr(d.opts.Getenv(serviceEnv(d.opts.UpstreamService))); err == nil {
+		add(netip.AddrPortFrom(a, 53))
+	}
+	return addrs
+}
