@@ -24,7 +24,11 @@ func (m *migration) corefile(o *object, c *container) (ready string) {
 		return n != nil
 	})
 	if n == nil {
-		m.lookAt("%s: its Corefile is not among these manifests; have nodens check look at it, and add a ready directive to it", o)
+		add := "a ready directive"
+		if m.redirects(c) {
+			add += " and redirect " + m.Redirect
+		}
+		m.lookAt("%s: its Corefile is not among these manifests; run nodens check on it, and add %s to it", o, add)
 		m.check(start, o.String())
 		return ""
 	}
@@ -33,13 +37,18 @@ func (m *migration) corefile(o *object, c *container) (ready string) {
 		return ""
 	}
 	text, ready, added := withReady(n.Value, c)
-	start.Corefile = text
+	full, redirected := m.withRedirect(text, c)
+	start.Corefile = full
 	if _, ok := m.refuses(start, holder.String()); !ok {
 		return ""
 	}
 	if added {
 		patchScalar(holder.doc, n, text)
 		m.changed("%s: its Corefile gets ready %s, for the readiness probe", holder, ready)
+	}
+	if redirected {
+		patchScalar(holder.doc, n, full)
+		m.changed("%s: its Corefile gets redirect %s: sockets of pods reach nodens past the CNI, and CoreDNS while nodens does not answer; remove the line before you go back to node-cache, which does not know it", holder, m.Redirect)
 	}
 	m.same("%s: its Corefile is accepted, its placeholders are filled in as node-cache does", holder)
 	return ready
@@ -102,6 +111,36 @@ func withReady(text string, c *container) (out, ready string, added bool) {
 	ready = net.JoinHostPort(host, readyPort)
 	lines = slices.Insert(lines, at, indent+"ready "+ready+"\n")
 	return strings.Join(lines, ""), ready, true
+}
+
+// withRedirect adds a redirect directive to the first server block, unless the
+// text has one or the container gets no redirection.
+func (m *migration) withRedirect(text string, c *container) (out string, added bool) {
+	if !m.redirects(c) {
+		return text, false
+	}
+	lines := strings.SplitAfter(text, "\n")
+	at, depth := -1, 0
+	for i, l := range lines {
+		f := directive(l)
+		switch {
+		case len(f) == 0:
+		case f[0] == "redirect":
+			return text, false
+		case f[0] == "}":
+			depth--
+		case f[len(f)-1] == "{":
+			if at < 0 && depth == 0 && !strings.HasPrefix(f[0], "(") {
+				at = i + 1
+			}
+			depth++
+		}
+	}
+	if at < 0 {
+		m.lookAt("add redirect %s to the Corefile: it has no server block in braces to put it into", m.Redirect)
+		return text, false
+	}
+	return strings.Join(slices.Insert(lines, at, "    redirect "+m.Redirect+"\n"), ""), true
 }
 
 // directive are the words of a line, without its comment.

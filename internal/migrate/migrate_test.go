@@ -160,7 +160,7 @@ func TestPodDetails(t *testing.T) {
 		what      string
 		got, want []string
 	}{
-		{"arguments", texts(c, "args"), []string{"-localip", "169.254.20.10", "-pidfile=/run/dns/pid", "-metrics-listen-address=0.0.0.0:9354", "-redirect=on"}},
+		{"arguments", texts(c, "args"), []string{"-localip", "169.254.20.10", "-pidfile=/run/dns/pid", "-metrics-listen-address=0.0.0.0:9354"}},
 		{"capabilities", texts(c, "securityContext", "capabilities", "add"), []string{"NET_ADMIN", "NET_BIND_SERVICE", "BPF", "PERFMON", "NET_RAW"}},
 		{"mounts", mapped(list(c, "volumeMounts"), "mountPath"), []string{"/run/dns", "/sys/fs/bpf", "/host/cgroup"}},
 		{"volumes", mapped(list(pod, "volumes"), "name"), []string{"lock", "run", "bpf", "cgroup"}}, // another container has the lock
@@ -173,7 +173,7 @@ func TestPodDetails(t *testing.T) {
 			t.Errorf("%s: %q, want %q\n%s", tc.what, tc.got, tc.want, out)
 		}
 	}
-	for _, want := range []string{"runAsNonRoot", "other containers", "before Kubernetes 1.30", "-redirect-fallback"} {
+	for _, want := range []string{"runAsNonRoot", "other containers", "before Kubernetes 1.30", "a fallback"} {
 		if !slices.ContainsFunc(r.LookAt, func(s string) bool { return strings.Contains(s, want) }) {
 			t.Errorf("nothing of %s in %q", want, r.LookAt)
 		}

@@ -41,11 +41,7 @@ func (m *migration) redirect(o *object, c *container) {
 	if !m.redirects(c) {
 		return
 	}
-	if mode, _ := c.flag("redirect"); mode != m.Redirect {
-		c.setFlag("redirect", m.Redirect)
-		m.changed("%s: -redirect is %s: sockets of pods reach nodens past the CNI, and CoreDNS while nodens does not answer", o, m.Redirect)
-	}
-	m.fallback(o, c)
+	m.lookAt("%s: while nodens does not answer, pods ask the upstreams of the cluster domain that the Corefile has; for CoreDNS's endpoints let its service account list and watch them, and name their Service by -endpoints-of if that is not kube-system/kube-dns (docs/apiserver.md), or give the redirect directive a fallback", o)
 	if !slices.ContainsFunc(list(c.Node, "env"), func(n *yaml.Node) bool { return scalar(n, "name") == "NODE_IP" }) {
 		push(c.Node, "env", pairs("name", "NODE_IP", "valueFrom", pairs("fieldRef", pairs("fieldPath", "status.hostIP"))))
 	}
@@ -61,15 +57,6 @@ func (m *migration) redirect(o *object, c *container) {
 		m.changed("%s: no AppArmor profile, since the default one lets nobody write to the BPF file system", o)
 		m.lookAt("%s: before Kubernetes 1.30 an annotation says that: container.apparmor.security.beta.kubernetes.io/%s: unconfined", o, scalar(c.Node, "name"))
 	}
-}
-
-// fallback tells what pods ask while nodens does not answer: a role, which the
-// endpoints of the cluster's DNS take, is not given to somebody's account here.
-func (m *migration) fallback(o *object, c *container) {
-	if _, given := c.flag("redirect-fallback"); given {
-		return
-	}
-	m.lookAt("%s: while nodens does not answer, pods ask the upstreams of the cluster domain, as written; for CoreDNS's endpoints let its service account list and watch them, and name their Service by -endpoints-of if that is not kube-system/kube-dns (docs/apiserver.md), or set -redirect-fallback", o)
 }
 
 // hostMount mounts a directory of the host and reports whether that was missing.

@@ -306,6 +306,10 @@ func TestBadValues(t *testing.T) {
 		"config.zones.a.plugins.kubernetes=true":                                 `at '/config/zones/a/plugins': additional properties 'kubernetes' not allowed`,
 		"config.zones.a.plugins.health.port=1":                                   `config.zones.a.plugins.health.port is 1, but the process has one health port: config.healthPort is 8080`,
 		"config.customConfig=x,config.extraServerBlocks=y":                       `config.customConfig is the whole Corefile`,
+		"config.customConfig=. {\n  errors\n}":                                   "redirect.mode is auto, but config.customConfig sets redirection to off: write `redirect auto` into config.customConfig, or set redirect.mode to off",
+		"config.customConfig=. {\n  redirect on {\n  }\n}":                       "redirect.mode is auto, but config.customConfig sets redirection to on",
+		"config.customConfig=. {\n  redirect # all\n},redirect.mode=off":         "redirect.mode is off, but config.customConfig sets redirection to auto",
+		"config.extraServerBlocks=a. {\n  redirect\n}":                           "config.extraServerBlocks has a redirect directive",
 		"redirect.mode=maybe":                                                    `at '/redirect/mode': value must be one of 'off', 'auto', 'on'`,
 		"redirect.optOut={Kube_System}":                                          `at '/redirect/optOut/0': 'Kube_System' does not match pattern`,
 		"useHostNetwork=false,redirect.mode=off":                                 `without useHostNetwork no pod reaches nodens`,
@@ -350,6 +354,11 @@ func TestValues(t *testing.T) {
 		"config.noIPv6Lookups=true":                                           "template IN AAAA {\n        rcode NOERROR\n    }",
 		"config.lameduck=9s":                                                  "lameduck 9s",
 		"config.metricsPort=9999":                                             "prometheus :9999",
+		"redirect.mode=on,redirect.port=20100":                                "    redirect on {\n        target :20100\n    }\n",
+		"redirect.fallbacks={10.0.0.1,10.0.0.2:5353}":                         "    redirect auto {\n        target :20053\n        fallback 10.0.0.1 10.0.0.2:5353\n    }\n",
+		"redirect.optOut={a,b/c},redirect.uplinks={eth0,eth1}":                "        opt_out a b/c\n        uplink eth0 eth1\n",
+		"config.customConfig=. {\n  redirect # all\n errors\n}":               "  redirect # all\n",
+		"config.customConfig=. {\n  errors\n},redirect.mode=off":              "  errors\n",
 		"config.extraServerBlocks=example.org { bind __PILLAR__LOCAL__DNS__}": "example.org {",
 	} {
 		t.Run(values, func(t *testing.T) {

@@ -77,11 +77,30 @@
 }
 {{- end }}
 
-{{- /* What is asked once for the process. */ -}}
+{{- /* Directives that are for the process: they stand in one block only. */ -}}
 {{- define "nodens.admin" }}
     prometheus :{{ .Values.config.metricsPort }}
     health {{ include "nodens.probeAddr" (dict "root" . "port" .Values.config.healthPort) }} {
         lameduck {{ .Values.config.lameduck }}
     }
     ready {{ include "nodens.probeAddr" (dict "root" . "port" .Values.config.readyPort) }}
+{{- include "nodens.redirect" . }}
+{{- end }}
+
+{{- define "nodens.redirect" }}
+{{- if include "nodens.redirects" . }}
+{{- with .Values.redirect }}
+    {{- $lines := list (printf "target :%v" .port) }}
+    {{- with .fallbacks }}{{ $lines = append $lines (printf "fallback %s" (join " " .)) }}{{ end }}
+    {{- with .optOut }}{{ $lines = append $lines (printf "opt_out %s" (join " " .)) }}{{ end }}
+    {{- with .uplinks }}{{ $lines = append $lines (printf "uplink %s" (join " " .)) }}{{ end }}
+    redirect {{ .mode }}{{ include "nodens.options" $lines }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The mode that a Corefile's redirect directive sets: off without the directive. */ -}}
+{{- define "nodens.redirectMode" -}}
+{{- $line := regexFind "(?m)^[ \t]*redirect([ \t]+(off|auto|on))?[ \t]*([{#].*)?$" . }}
+{{- if $line }}{{ regexFind "[ \t](off|auto|on)([ \t{#]|$)" $line | trimAll " \t{#" | default "auto" }}{{ else }}off{{ end }}
 {{- end }}

@@ -129,21 +129,6 @@ host: {{ include "nodens.firstIP" .root | quote }}
 {{- if include "nodens.learns" . }}
 - -endpoints-of={{ .Values.endpoints.serviceNamespace }}/{{ .Values.endpoints.serviceName }}
 {{- end }}
-{{- if include "nodens.redirects" . }}
-{{- with .Values.redirect }}
-- -redirect={{ .mode }}
-- -redirect-target=:{{ .port }}
-{{- with .fallbacks }}
-- -redirect-fallback={{ join "," . }}
-{{- end }}
-{{- with .optOut }}
-- -redirect-opt-out={{ join "," . }}
-{{- end }}
-{{- with .uplinks }}
-- -redirect-uplink={{ join "," . }}
-{{- end }}
-{{- end }}
-{{- end }}
 {{- range .Values.extraArgs }}
 - {{ . | quote }}
 {{- end }}

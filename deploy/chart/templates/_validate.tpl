@@ -31,6 +31,15 @@
 {{- if and $c.customConfig (or $c.zones $c.extraServerBlocks) }}
 {{- fail "config.customConfig is the whole Corefile: config.zones and config.extraServerBlocks must be empty" }}
 {{- end }}
+{{- with $c.customConfig }}
+{{- $mode := include "nodens.redirectMode" (tpl . $) }}
+{{- if ne $mode $.Values.redirect.mode }}
+{{- fail (printf "redirect.mode is %s, but config.customConfig sets redirection to %s: write `redirect %s` into config.customConfig, or set redirect.mode to %s" $.Values.redirect.mode $mode $.Values.redirect.mode $mode) }}
+{{- end }}
+{{- end }}
+{{- if ne (include "nodens.redirectMode" (tpl $c.extraServerBlocks .)) "off" }}
+{{- fail "config.extraServerBlocks has a redirect directive: set the values under redirect instead" }}
+{{- end }}
 {{- if and .Values.endpoints.asUpstreams (not .Values.endpoints.learn) }}
 {{- fail "endpoints.asUpstreams needs endpoints.learn" }}
 {{- end }}
