@@ -221,6 +221,10 @@ func (f *Forward) describe() []string {
 	}
 }
 
+// Key is equal for two forwards with the same settings. It names the files of
+// the tls option, not their content.
+func (f *Forward) Key() string { return fmt.Sprintf("forward %q", f.describe()) }
+
 // String returns u as forward reads it, with its port.
 func (u Upstream) String() string {
 	switch {
@@ -266,6 +270,9 @@ func (h *Hosts) describe() []string {
 		"inline " + orNone(strings.Join(inline, ", ")),
 	}
 }
+
+// Key is equal for two hosts directives with the same settings.
+func (h *Hosts) Key() string { return fmt.Sprintf("hosts %q", h.describe()) }
 
 func (h *Hosts) describeFallthrough() string {
 	text := wordsOr(h.Fallthrough, "none")

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"regexp"
 	"regexp/syntax"
 	"strconv"
@@ -204,5 +205,5 @@ func (t *RecordTemplate) describe() []string {
 	}
 }
 
-// Key tells apart templates that may answer differently.
-func (t *RecordTemplate) Key() []string { return t.describe() }
+// Key is equal for two templates with the same settings.
+func (t *RecordTemplate) Key() string { return fmt.Sprintf("template %q", t.describe()) }

@@ -146,7 +146,7 @@ func (d *daemon) sources(a *app, b *config.Block, where func(int, string, error)
 		}
 		a.hosts = append(a.hosts, h)
 		sources = append(sources, server.NamedSource{Name: "hosts", Source: h.hosts})
-		fmt.Fprintf(&key, "hosts %+v\n", withoutLine(*b.Hosts))
+		key.WriteString(b.Hosts.Key() + "\n")
 	}
 	if b.Sample {
 		s, err := upstream.Sample()
@@ -157,7 +157,7 @@ func (d *daemon) sources(a *app, b *config.Block, where func(int, string, error)
 		key.WriteString("sample\n")
 	}
 	for _, f := range b.Forwards {
-		k := forwardKey(f)
+		k := poolKey(f)
 		p, err := d.pools.open(k, f)
 		if err != nil {
 			return nil, "", where(f.Line, "forward", err)
@@ -165,7 +165,7 @@ func (d *daemon) sources(a *app, b *config.Block, where func(int, string, error)
 		a.pools[k] = true
 		a.asksEndpoints = a.asksEndpoints || f.KubernetesEndpoints
 		sources = append(sources, server.NamedSource{Name: "forward", Source: p})
-		key.WriteString(k)
+		key.WriteString(k + "\n")
 	}
 	if b.Whoami {
 		sources = append(sources, server.NamedSource{Name: "whoami", Source: server.Whoami{}})
@@ -179,11 +179,6 @@ func (d *daemon) portOf(z config.Zone) uint16 {
 		return d.opts.DNSPort
 	}
 	return z.Port
-}
-
-func withoutLine(h config.Hosts) config.Hosts {
-	h.Line = 0
-	return h
 }
 
 func (d *daemon) newHosts(b *config.Block) (*hostsFile, error) {

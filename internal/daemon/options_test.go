@@ -47,6 +47,14 @@ func TestOptionsReach(t *testing.T) {
 			"expire 3s", "health_check 1s", "health_check 500ms no_rec", "health_check 500ms domain a.example",
 			"max_concurrent 5", "tls_servername a.example",
 		}},
+		{"forward . 192.0.2.1", func(b *config.Block) (any, error) { return b.Forwards[0].Key(), nil }, []string{
+			"except a.example", "force_tcp", "prefer_udp", "policy sequential", "policy round_robin", "max_fails 7",
+			"expire 3s", "health_check 1s", "health_check 500ms no_rec", "health_check 500ms domain a.example",
+			"max_concurrent 5", "tls_servername a.example", "tls /a /b", "tls /a /b /c", "tls /c", "kubernetes_endpoints",
+		}},
+		{"hosts", func(b *config.Block) (any, error) { return b.Hosts.Key(), nil }, []string{
+			"192.0.2.1 a.example", "192.0.2.1 b.example", "ttl 7", "no_reverse", "reload 0", "fallthrough", "fallthrough a.example", "fallthrough\nfallthrough_unsupported",
+		}},
 		{"cache 30", func(b *config.Block) (any, error) { return cachePolicy(b.Cache), nil }, []string{
 			"success 100", "success 9984 60", "success 9984 3600 7", "denial 100", "denial 9984 60", "denial 9984 60 7",
 			"prefetch 2", "prefetch 2 2m", "prefetch 2 1m 20%", "serve_stale", "serve_stale 2h", "serve_stale 1h verify",

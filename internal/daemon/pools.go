@@ -48,15 +48,13 @@ func newPools(ctx context.Context, log *slog.Logger, m *upstream.Metrics) *pools
 	return &pools{ctx: ctx, log: log, metrics: m, byKey: make(map[string]*runningPool)}
 }
 
-// forwardKey tells forwards apart that do not mean the same.
-func forwardKey(f *config.Forward) string {
-	g := *f
-	g.Line, g.TLS = 0, nil
-	key := fmt.Sprintf("forward %+v", g)
-	if f.TLS != nil { // a certificate that was renewed makes another pool
-		key += fmt.Sprintf(" tls %+v %x", *f.TLS, contentOf([]string{f.TLS.Cert, f.TLS.Key, f.TLS.CA}))
+// poolKey is equal for forwards that can share a pool. A renewed certificate
+// makes another key.
+func poolKey(f *config.Forward) string {
+	if f.TLS == nil {
+		return f.Key()
 	}
-	return key + "\n"
+	return fmt.Sprintf("%s %x", f.Key(), contentOf([]string{f.TLS.Cert, f.TLS.Key, f.TLS.CA}))
 }
 
 // open returns the pool of key, made from f unless it runs already.

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -54,7 +53,7 @@ func rewriteEDNS0(e *config.RewriteEDNS0) server.RewriteEDNS0 {
 func buildTemplates(b *config.Block, key *strings.Builder) (*server.Templates, error) {
 	var list []server.TemplateConfig
 	for _, t := range b.Templates {
-		fmt.Fprintf(key, "template %q\n", t.Key())
+		key.WriteString(t.Key() + "\n")
 		c := server.TemplateConfig{
 			Zones: zonesOr(t.Zones, b), Class: t.Class, Type: t.Type, Patterns: t.Match, Rcode: t.Rcode,
 			Answer: t.Answer, Authority: t.Authority, Additional: t.Additional, Fallthrough: t.Fallthrough,
