@@ -63,6 +63,12 @@ type Service struct {
 	Proxied bool
 }
 
+// Equal reports whether s and o have the same values.
+func (s Service) Equal(o Service) bool {
+	return s.VIP == o.VIP && s.Target == o.Target && s.PassThrough == o.PassThrough && s.Proxied == o.Proxied &&
+		slices.Equal(s.Fallbacks, o.Fallbacks)
+}
+
 // withDefaults returns a copy with defaults filled in and addresses unmapped, or
 // what is wrong with it.
 func (c RedirectConfig) withDefaults() (RedirectConfig, error) {

@@ -8,11 +8,8 @@ import (
 
 	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/redirect"
 )
-
-// defaultPodLogs is where the kubelet makes a directory NAMESPACE_POD_UID for each
-// pod, before the pod's first container runs.
-const defaultPodLogs = "/var/log/pods"
 
 // setRedirect declares the flags, with the meanings of the redirect directive's
 // options.
@@ -56,7 +53,7 @@ func (f *flags) setRedirectPlaces(fs *flag.FlagSet) {
 	r := &f.Redirect
 	fs.StringVar(&r.Kubepods, "kubepods", "", "cgroup v2 `directory` of all pods (default found)")
 	fs.StringVar(&r.PinDir, "redirect-pin-dir", bpf.DefaultPinDir, "keep programs and maps in this `directory` of a BPF file system")
-	fs.StringVar(&r.PodLogs, "pod-logs", defaultPodLogs, "the kubelet's `directory` of pods' logs, which tells the pods of -redirect-opt-out")
+	fs.StringVar(&r.PodLogs, "pod-logs", redirect.DefaultPodLogs, "the kubelet's `directory` of pods' logs, which tells the pods of -redirect-opt-out")
 	fs.Func("node-ip", "`addresses` of the node, comma-separated, at most one of each family (default $NODE_IP, $HOST_IP, or what the default route sends from)", func(s string) (err error) {
 		if r.NodeIPs, err = config.ParseHostAddrs(s); err == nil && tooMany(r.NodeIPs) {
 			err = errors.New("want at most one address of each family")

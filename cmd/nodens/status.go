@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -111,7 +113,7 @@ func status(ctx context.Context, e env) error {
 		return err
 	}
 	printStatus(e.stdout, f, s)
-	redirected, err := redirectStatus(e.stdout, f)
+	redirected, err := redirect.PrintStatus(e.stdout, f.Redirect.PinDir, f.Redirect.Mode == config.RedirectOn)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/internal/server"
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
@@ -23,7 +24,7 @@ import (
 type app struct {
 	cfg       source
 	bindings  []server.Binding
-	plan      redirectPlan
+	plan      redirect.Plan
 	targets   []server.Binding // of plan
 	zones     []*server.Zone
 	endpoints []endpoint
@@ -80,8 +81,8 @@ func (d *daemon) build(cfg source) (*app, error) {
 	}
 	a.plan = d.planRedirect(cfg)
 	var err error
-	if a.targets, err = a.plan.bindings(byAddr, d.redirect.gate); err != nil {
-		a.plan.err = err
+	if a.targets, err = a.plan.Bindings(byAddr, d.redirect.Gate()); err != nil {
+		a.plan.Err = err
 	}
 	return a, nil
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/kube"
 )
 
@@ -34,7 +33,7 @@ func newClusterMetrics(reg prometheus.Registerer) *clusterMetrics {
 
 // wantsEndpoints says whether a makes use of them: redirection, or a forward.
 func wantsEndpoints(a *app) bool {
-	return a.plan.settings.Mode != config.RedirectOff && !a.plan.given || a.asksEndpoints
+	return a.plan.Wanted() && !a.plan.FixedFallbacks || a.asksEndpoints
 }
 
 // followEndpoints hands on who answers for the cluster's DNS, until ctx ends.
@@ -63,7 +62,7 @@ func (d *daemon) followEndpoints(ctx context.Context) {
 // learn is told of every change.
 func (d *daemon) learn(endpoints []netip.AddrPort) {
 	d.log.Info("endpoints of the cluster's DNS learnt", "service", d.opts.Cluster.Namespace+"/"+d.opts.Cluster.Service, "endpoints", endpoints)
-	if err := d.redirect.learn(endpoints); err != nil {
+	if err := d.redirect.Learn(endpoints); err != nil {
 		d.log.Error("fallbacks are not up to date", "error", err)
 	}
 	if err := d.pools.learn(endpoints); err != nil {

@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
@@ -63,22 +65,27 @@ func clusterDaemon(t *testing.T, account, zone string, env map[string]string) (*
 	o := &Options{Cluster: ClusterOptions{Account: account, Zone: zone}, Getenv: func(name string) string { return env[name] }}
 	d := &daemon{
 		opts: o, log: slog.New(news),
-		redirect: newRedirector(log, reg, 1, ""), cluster: newClusterMetrics(reg),
+		redirect: redirect.New(redirect.Config{Logger: log, Registerer: reg, Workers: 1}), cluster: newClusterMetrics(reg),
 	}
 	d.pools = newPools(t.Context(), log, upstream.NewMetrics(reg))
 	d.pools.changed = func() {}
 	return d, &news
 }
 
-// endpointNews is a log handler that tells when endpoints were learnt.
-type endpointNews chan struct{}
+// endpointNews is a log handler that delivers the learned endpoints.
+type endpointNews chan []netip.AddrPort
 
 func (endpointNews) Enabled(context.Context, slog.Level) bool { return true }
 func (n endpointNews) WithAttrs([]slog.Attr) slog.Handler     { return n }
 func (n endpointNews) WithGroup(string) slog.Handler          { return n }
 func (n endpointNews) Handle(_ context.Context, r slog.Record) error {
 	if r.Message == "endpoints of the cluster's DNS learnt" {
-		n <- struct{}{}
+		r.Attrs(func(a slog.Attr) bool {
+			if addrs, ok := a.Value.Any().([]netip.AddrPort); ok {
+				n <- addrs
+			}
+			return true
+		})
 	}
 	return nil
 }
@@ -99,15 +106,16 @@ func TestFollowEndpoints(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); d.followEndpoints(ctx) }()
+		var got []netip.AddrPort
 		select {
-		case <-*news:
+		case got = <-*news:
 		case <-time.After(30 * time.Second):
 			t.Fatal("nothing is learnt")
 		}
 		cancel()
 		<-done
-		if !slices.Equal(d.redirect.learnt, tt.want) {
-			t.Errorf("zone %q: learnt %v, want %v", tt.zone, d.redirect.learnt, tt.want)
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("zone %q: learned %v, want %v", tt.zone, got, tt.want)
 		}
 		if n := testutil.ToFloat64(d.cluster.endpoints); n != 2 {
 			t.Errorf("%v endpoints counted", n)
@@ -122,28 +130,32 @@ func TestNoAccountNoEndpoints(t *testing.T) {
 		dir string
 		env map[string]string
 	}{{dir, nil}, {t.TempDir(), env}} {
-		d, _ := clusterDaemon(t, tt.dir, "", tt.env)
+		d, news := clusterDaemon(t, tt.dir, "", tt.env)
 		d.followEndpoints(t.Context()) // returns
-		if d.redirect.learnt != nil {
-			t.Errorf("learnt %v", d.redirect.learnt)
+		if len(*news) > 0 {
+			t.Errorf("learned %v", <-*news)
 		}
 	}
 }
 
 // Only who has a use for the endpoints asks the API server.
 func TestWantsEndpoints(t *testing.T) {
-	for flags, want := range map[string]bool{
-		"-localip 169.254.20.10":                                                             false,
-		"-localip 169.254.20.10 -redirect on -node-ip 192.0.2.1":                             true,
-		"-localip 169.254.20.10 -redirect auto -node-ip 192.0.2.1":                           true,
-		"-localip 169.254.20.10 -redirect on -node-ip 192.0.2.1 -redirect-fallback 10.0.2.7": false,
+	for _, tt := range []struct {
+		mode           config.RedirectMode
+		fixedFallbacks bool
+		want           bool
+	}{
+		{config.RedirectOff, false, false},
+		{config.RedirectOn, false, true},
+		{config.RedirectAuto, false, true},
+		{config.RedirectOn, true, false},
 	} {
-		p, _ := plan(t, ". {\n whoami\n}\n", flags, nil)
-		if got := wantsEndpoints(&app{plan: p}); got != want {
-			t.Errorf("%s: %t", flags, got)
+		p := redirect.Plan{Mode: tt.mode, FixedFallbacks: tt.fixedFallbacks}
+		if got := wantsEndpoints(&app{plan: p}); got != tt.want {
+			t.Errorf("%+v: %t", tt, got)
 		}
 		if !wantsEndpoints(&app{plan: p, asksEndpoints: true}) {
-			t.Errorf("%s: a forward gets no endpoints", flags)
+			t.Errorf("%+v: a forward gets no endpoints", tt)
 		}
 	}
 }

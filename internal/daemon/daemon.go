@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/internal/server"
 	"github.com/nodens-dns/nodens/internal/upstream"
 	"github.com/nodens-dns/nodens/netsetup"
@@ -40,7 +41,7 @@ type daemon struct {
 	server    *server.Server
 	admin     *adminServers
 	pools     *pools
-	redirect  *redirector
+	redirect  *redirect.Redirector
 	cluster   *clusterMetrics
 	files     *corefiles
 	host      *netsetup.Host // nil: we leave the host alone
@@ -103,11 +104,12 @@ func newDaemon(ctx context.Context, o *Options) (*daemon, error) {
 	}
 	d.admin = newAdminServers(d.log)
 	d.openPools(ctx)
-	d.redirect = newRedirector(d.log, d.registry, workers, self)
-	d.redirect.podLogs = o.Redirect.PodLogs
-	d.redirect.retry = func() { d.askReload("redirection failed") }
 	d.vitals = newVitals(o.Supervisor, d.log)
-	d.redirect.vitals = d.vitals
+	d.redirect = redirect.New(redirect.Config{
+		Logger: d.log, Registerer: d.registry, Workers: workers, Identity: self, PodLogs: o.Redirect.PodLogs,
+		Reload:   func() { d.askReload("redirection failed") },
+		Answered: d.vitals.answered, Withdrawn: d.vitals.withdrawn,
+	})
 	return d, nil
 }
 
@@ -129,7 +131,7 @@ func (d *daemon) budget() int64 {
 
 // isOwn reports whether we serve on addr because of -localip or of redirection.
 func (d *daemon) isOwn(addr netip.AddrPort) bool {
-	return addr.Port() == d.opts.DNSPort && slices.Contains(d.opts.LocalIPs, addr.Addr()) || d.redirect.current().isTarget(addr)
+	return addr.Port() == d.opts.DNSPort && slices.Contains(d.opts.LocalIPs, addr.Addr()) || d.redirect.Plan().IsTarget(addr)
 }
 
 // steps is the order in which the daemon starts; it stops in reverse. Traffic
@@ -205,7 +207,7 @@ func (d *daemon) listen(ctx context.Context, a *app) error {
 	if d.server.Apply(ctx, a.bindings) != nil {
 		return err
 	}
-	a.targets, a.plan.err = nil, err
+	a.targets, a.plan.Err = nil, err
 	return nil
 }
 
@@ -317,7 +319,7 @@ func (d *daemon) becomeUnready(context.Context) error {
 // tryDig is a command that shows that it works.
 func (d *daemon) tryDig() string {
 	cmd := "dig"
-	addrs := slices.DeleteFunc(d.server.Addrs(), d.redirect.current().isTarget)
+	addrs := slices.DeleteFunc(d.server.Addrs(), d.redirect.Plan().IsTarget)
 	slices.SortFunc(addrs, netip.AddrPort.Compare)
 	if len(addrs) > 0 {
 		a := addrs[0]
@@ -350,7 +352,7 @@ func (d *daemon) askOurselves(ctx context.Context) error {
 	defer cancel()
 	var errs []error
 	for _, a := range d.server.Addrs() {
-		if d.redirect.current().isTarget(a) {
+		if d.redirect.Plan().IsTarget(a) {
 			continue // starting to redirect asks these
 		}
 		if err := server.Ask(ctx, reachable(a)); err != nil {

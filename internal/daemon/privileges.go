@@ -42,12 +42,12 @@ func capability(bits ...int) (c capabilities) {
 // may open; the host's addresses and rules, to repair and remove them; and, if
 // redirection is asked for, its programs, and the pods' namespaces, which it
 // looks into and whose sockets it resets.
-func (d *daemon) needed() capabilities {
+func needed(host, redirection bool) capabilities {
 	c := capability(unix.CAP_NET_BIND_SERVICE)
-	if d.host != nil {
+	if host {
 		c |= capability(unix.CAP_NET_ADMIN)
 	}
-	if d.redirect.needsBPF() {
+	if redirection {
 		c |= capability(unix.CAP_NET_ADMIN, unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_SYS_ADMIN,
 			unix.CAP_SYS_PTRACE, unix.CAP_SYS_RESOURCE)
 	}
@@ -59,7 +59,7 @@ func (d *daemon) dropPrivileges(context.Context) error {
 	if d.opts.KeepPrivileges {
 		return nil
 	}
-	kept, err := confine(d.needed())
+	kept, err := confine(needed(d.host != nil, d.redirect.NeedsBPF()))
 	if errors.Is(err, errCgo) {
 		d.log.Warn("privileges are kept", "error", err)
 		return nil

@@ -1,9 +1,7 @@
 package daemon
 
 import (
-	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/nodens-dns/nodens/internal/config"
 )
@@ -68,34 +66,4 @@ func (d *daemon) overruledFlags(cfg source) []string {
 
 func bothAndDiffer[T comparable](a, b []T) bool {
 	return len(a) > 0 && len(b) > 0 && !slices.Equal(a, b)
-}
-
-// clusterUpstreams are the plain DNS servers that the cluster domain is forwarded
-// to, and the cluster IP in the environment: fallbacks where none are given or
-// learnt. Our own addresses are not among them.
-func (d *daemon) clusterUpstreams(cfg source) []netip.AddrPort {
-	var addrs []netip.AddrPort
-	add := func(ap netip.AddrPort) {
-		own := slices.Contains(d.opts.LocalIPs, ap.Addr())
-		if ap.Addr().IsValid() && !ap.Addr().IsLoopback() && !ap.Addr().IsUnspecified() && !own && !slices.Contains(addrs, ap) {
-			addrs = append(addrs, ap)
-		}
-	}
-	domain := strings.ToLower(d.opts.ClusterDomain) + "."
-	for _, b := range cfg.Blocks {
-		if !slices.ContainsFunc(b.Zones, func(z config.Zone) bool { return z.Name == domain }) {
-			continue
-		}
-		for _, f := range b.Forwards {
-			for _, u := range f.To {
-				if !u.TLS && u.ResolvConf == "" {
-					add(u.Addr)
-				}
-			}
-		}
-	}
-	if a, err := netip.ParseAddr(d.opts.Getenv(serviceEnv(d.opts.UpstreamService))); err == nil {
-		add(netip.AddrPortFrom(a, 53))
-	}
-	return addrs
 }

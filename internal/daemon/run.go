@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/redirect"
 )
 
 // Run serves until ctx is done, a listener fails or the supervisor ends.
@@ -47,9 +48,5 @@ func (o *Options) RedirectSettings(cfg *config.Config) config.Redirect {
 
 // OptedOut returns the cgroups, by inode, of the pods that names mean.
 func (o *Options) OptedOut(kubepods string, names []config.PodName) (map[uint64]bool, error) {
-	uids, err := optedOutPods(o.Redirect.PodLogs, names)
-	if err != nil {
-		return nil, err
-	}
-	return podCgroups(kubepods, uids)
+	return redirect.OptedOut(kubepods, o.Redirect.PodLogs, names)
 }

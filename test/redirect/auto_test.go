@@ -34,7 +34,7 @@ func TestAuto(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, tc.mode)
 			d := n.start(t, corefile, "-redirect", "auto", "-redirect-fallback", lab.Endpoint)
-			d.Err.Await(t, 0, "no pod is there to ask from")
+			d.Err.Await(t, 0, "there is no pod to check from")
 			n.Node.AwaitMetric(t, metrics, 1, "nodens_redirect_state", "state=waiting")
 			n.startPod(t)
 			n.Node.AwaitMetric(t, metrics, 1, "nodens_redirect_state", "state="+tc.state)

@@ -35,7 +35,7 @@ func TestCannotRedirect(t *testing.T) {
 			"the node's address is not known, set -node-ip"},
 		{"opt-out without the kubelet's directory", func(*node) []string {
 			return []string{"-redirect-opt-out", "team-a", "-pod-logs", filepath.Join(notBPF, "none")}
-		}, "pods that opt out are not known"},
+		}, "find pods that opt out"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

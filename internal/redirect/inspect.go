@@ -1,4 +1,4 @@
-package main
+package redirect
 
 import (
 	"errors"
@@ -10,18 +10,16 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/bpf"
-	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// redirectStatus prints what is pinned, by whichever process, and reports whether
-// it is as wanted: whole and alive, if it is there, and there, if the flags want
-// it. Without a BPF file system nothing is there.
-func redirectStatus(w io.Writer, f *flags) (asWanted bool, err error) {
-	pinned, err := bpf.Inspect(f.Redirect.PinDir)
-	wanted := f.Redirect.Mode == config.RedirectOn
+// PrintStatus prints what is pinned below pinDir, by any process. It reports
+// whether that is as wanted: if something is pinned, it must be complete and
+// alive; if wanted, something must be pinned.
+func PrintStatus(w io.Writer, pinDir string, wanted bool) (asWanted bool, err error) {
+	pinned, err := bpf.Inspect(pinDir)
 	switch {
 	case errors.Is(err, bpf.ErrNoBPFFS):
-		fmt.Fprintf(w, "redirect\tnone: %s is not in a BPF file system\n", f.Redirect.PinDir)
+		fmt.Fprintf(w, "redirect\tnone: %s is not in a BPF file system\n", pinDir)
 		return !wanted, nil
 	case err != nil:
 		return false, err
@@ -46,7 +44,7 @@ func redirectStatus(w io.Writer, f *flags) (asWanted bool, err error) {
 	return asWanted, nil
 }
 
-// pinnedState says how it is in words; good is what a daemon that redirects has.
+// pinnedState describes p. good: it is as a running daemon leaves it.
 func pinnedState(p bpf.Pinned) (state string, good bool) {
 	switch {
 	case len(p.Hooks) == 0:

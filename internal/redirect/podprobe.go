@@ -1,4 +1,4 @@
-package daemon
+package redirect
 
 import (
 	"context"
@@ -18,26 +18,26 @@ import (
 	"github.com/nodens-dns/nodens/bpf"
 )
 
-// probedPods bounds how many pods are asked from in one round.
+// probedPods is how many pods a round queries from, at most.
 const probedPods = 5
 
-// reach is what a round of probes has found of our addresses.
+// reach is the result of a round: whether pods reach the local addresses.
 type reach int
 
 const (
-	reachUnknown reach = iota // there is no pod to ask from
-	reachWorks                // by some pod, each of them
-	reachFailed               // some address by no pod
+	reachUnknown reach = iota // there is no pod to query from
+	reachWorks                // each address is reached by some pod
+	reachFailed               // some address is reached by no pod
 )
 
-// podProbe asks our addresses from pods' network namespaces, as a pod does.
+// podProbe queries the local addresses from pods' network namespaces.
 type podProbe struct {
 	kubepods string
-	identity string // of this process; another's answer does not count
+	identity string // of this process; other servers' answers do not count
 	vips     []netip.AddrPort
 }
 
-// round asks from a few pods. What it returns says nothing once ctx is done.
+// round queries from a few pods. Its result is void once ctx is done.
 func (p podProbe) round(ctx context.Context) (reach, error) {
 	reached, failed := make(map[netip.AddrPort]bool), make(map[netip.AddrPort]bool)
 	pods := 0
@@ -45,14 +45,14 @@ func (p podProbe) round(ctx context.Context) (reach, error) {
 	err := bpf.PodNetworks(p.kubepods, "/proc", func(netns *os.File) bool {
 		pods++
 		for _, vip := range p.vips {
-			switch err := p.ask(ctx, netns, vip); {
+			switch err := p.query(ctx, netns, vip); {
 			case err == nil:
 				reached[vip] = true
 			case errors.Is(err, errNoEntry):
 				noEntry = err
 				return false
 			case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL):
-				// The pod has none of this address family.
+				// The pod has no address of this family.
 			default:
 				failed[vip] = true
 			}
@@ -74,15 +74,15 @@ func (p podProbe) round(ctx context.Context) (reach, error) {
 	return verdict, nil
 }
 
-// ask returns nil if this process has answered at vip, the error otherwise.
-func (p podProbe) ask(ctx context.Context, netns *os.File, vip netip.AddrPort) error {
+// query returns nil if this process answers at vip.
+func (p podProbe) query(ctx context.Context, netns *os.File, vip netip.AddrPort) error {
 	const tries, wait = 2, time.Second
 	c, err := dialInside(netns, vip)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	defer context.AfterFunc(ctx, func() { _ = c.Close() })() // ends a wait
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })() // interrupts a read
 	m := new(dns.Msg).SetQuestion("id.server.", dns.TypeTXT)
 	m.Question[0].Qclass = dns.ClassCHAOS
 	for range tries {
@@ -90,14 +90,14 @@ func (p podProbe) ask(ctx context.Context, netns *os.File, vip netip.AddrPort) e
 			return err
 		}
 		var reply *dns.Msg
-		if reply, err = askOn(&dns.Conn{Conn: c}, m); err == nil {
+		if reply, err = exchange(&dns.Conn{Conn: c}, m); err == nil {
 			return p.ours(reply)
 		}
 	}
 	return err
 }
 
-func askOn(c *dns.Conn, m *dns.Msg) (*dns.Msg, error) {
+func exchange(c *dns.Conn, m *dns.Msg) (*dns.Msg, error) {
 	if err := c.WriteMsg(m); err != nil {
 		return nil, err
 	}
@@ -118,10 +118,10 @@ func (p podProbe) ours(r *dns.Msg) error {
 	return errors.New("another server answers")
 }
 
-// errNoEntry: CAP_SYS_ADMIN is missing, most likely.
+// errNoEntry usually means that CAP_SYS_ADMIN is missing.
 var errNoEntry = errors.New("enter a pod's network namespace")
 
-// dialInside opens a socket in a network namespace. It needs CAP_SYS_ADMIN.
+// dialInside opens a socket in a network namespace, which needs CAP_SYS_ADMIN.
 func dialInside(netns *os.File, to netip.AddrPort) (c *net.UDPConn, err error) {
 	done := make(chan struct{})
 	go func() {

@@ -1,0 +1,119 @@
+package redirect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/internal/server"
+	"github.com/nodens-dns/nodens/internal/supervise"
+)
+
+// heartbeatInterval is the time between two queries to the targets. Each query
+// wakes a few threads, which costs an idle node, and one lost query must not make
+// the daemon count as hung.
+func heartbeatInterval(timeout time.Duration) time.Duration {
+	if timeout == 0 {
+		timeout = bpf.DefaultHeartbeatTimeout
+	}
+	return timeout / 3
+}
+
+// heartbeat proves to the kernel and to the supervisor that the targets answer.
+type heartbeat struct {
+	services  []bpf.Service
+	workers   int // sockets of each target
+	interval  time.Duration
+	kernel    *bpf.Redirect
+	status    *status
+	report    supervise.Report
+	answered  func(supervise.Report)
+	withdrawn func()
+}
+
+// run queries the targets in turn until ctx is done, and sends a heartbeat for
+// each answer. If a target does not answer, run repeats that query and sends no
+// heartbeat.
+func (h *heartbeat) run(ctx context.Context) {
+	const again = 5 * time.Second
+	probes, err := openProbes(h.services, h.workers)
+	for ; err != nil; probes, err = openProbes(h.services, h.workers) {
+		h.status.error("no heartbeat: pods use the fallbacks", "error", err)
+		if !pause(ctx, again) {
+			return
+		}
+	}
+	defer closeProbes(probes)
+	defer h.withdrawn()
+	tick := time.NewTicker(h.interval)
+	defer tick.Stop()
+	reason := ""
+	for next := 0; ; {
+		if probes[next].Ask(h.interval) == nil {
+			reason = h.status.errorOnce(reason, "heartbeat does not reach the kernel", h.kernel.Beat())
+			h.answered(h.report) // after the kernel: the supervisor's time counts from here
+			next = (next + 1) % len(probes)
+		} else {
+			h.status.missed.Inc()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// checkTargets queries all workers of each target, since a worker that does not
+// answer would lose lookups. A hung predecessor that still holds the port gets a
+// share of the queries here, as it would get a share of the lookups.
+func checkTargets(ctx context.Context, services []bpf.Service, workers int) error {
+	probes, err := openProbes(services, workers)
+	if err != nil {
+		return err
+	}
+	defer closeProbes(probes)
+	for i, p := range probes {
+		if err := checkWorkers(ctx, p); err != nil {
+			return fmt.Errorf("no answer on the target %v: %w", services[i].Target, err)
+		}
+	}
+	return nil
+}
+
+func checkWorkers(ctx context.Context, p *server.Prober) error {
+	const timeout, wait = 5 * time.Second, 250 * time.Millisecond
+	deadline := time.Now().Add(timeout)
+	for left := p.Sockets(); left > 0; {
+		err := p.Ask(wait)
+		switch {
+		case err == nil:
+			left--
+		case time.Now().After(deadline) || !pause(ctx, wait):
+			return err
+		}
+	}
+	return nil
+}
+
+func openProbes(services []bpf.Service, workers int) ([]*server.Prober, error) {
+	var probes []*server.Prober
+	for _, s := range services {
+		p, err := server.NewProber(s.Target, workers)
+		if err != nil {
+			return nil, errors.Join(err, closeProbes(probes))
+		}
+		probes = append(probes, p)
+	}
+	return probes, nil
+}
+
+func closeProbes(probes []*server.Prober) error {
+	var errs []error
+	for _, p := range probes {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,189 @@
+package redirect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// DefaultPodLogs is the directory in which the kubelet makes a directory
+// NAMESPACE_POD_UID for each pod, before the pod's first container runs. It names
+// pods without a request to the API server.
+const DefaultPodLogs = "/var/log/pods"
+
+// optOut keeps the pods with the given names out of redirection. Only one
+// goroutine at a time may use it.
+type optOut struct {
+	kernel   *bpf.Redirect
+	status   *status
+	kubepods string // directory
+	podLogs  string // directory
+	names    []config.PodName
+}
+
+// sync opts out the pods that have the names now, and no others.
+func (o *optOut) sync() error {
+	wanted, err := OptedOut(o.kubepods, o.podLogs, o.names)
+	if err != nil {
+		return err
+	}
+	have, err := o.kernel.OptedOut()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for id := range wanted {
+		if !slices.Contains(have, id) {
+			errs = append(errs, o.kernel.OptOut(id))
+		}
+	}
+	for _, id := range have {
+		if !wanted[id] {
+			errs = append(errs, o.kernel.OptIn(id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// follow syncs as pods come and go, until ctx is done.
+func (o *optOut) follow(ctx context.Context) {
+	const again = 10 * time.Second // without events from the kernel
+	if len(o.names) == 0 {
+		return
+	}
+	tick := time.NewTicker(again)
+	defer tick.Stop()
+	var events <-chan fsnotify.Event
+	var lost <-chan error
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		o.status.log.Warn("cannot watch for pods that opt out: nodens checks at intervals", "interval", again, "error", err)
+	} else {
+		defer w.Close()
+		events, lost = w.Events, w.Errors
+	}
+	reason := ""
+	for {
+		if w != nil {
+			for _, dir := range append(podParents(o.kubepods), o.podLogs) {
+				_ = w.Add(dir) // adding it twice is no error; the ticks cover a failure
+			}
+		}
+		reason = o.status.errorOnce(reason, "pods that opt out may be redirected", o.sync())
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-events:
+		case <-lost: // an overflow of events, usually
+		}
+	}
+}
+
+// OptedOut returns the ids of the cgroups of the pods that have one of the names.
+// kubepods and podLogs are directories, see DefaultPodLogs.
+func OptedOut(kubepods, podLogs string, names []config.PodName) (map[uint64]bool, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	uids, err := podUIDs(podLogs, names)
+	if err != nil {
+		return nil, fmt.Errorf("find pods that opt out: %w", err)
+	}
+	ids, err := podCgroups(kubepods, uids)
+	if err != nil {
+		return nil, fmt.Errorf("find cgroups of pods that opt out: %w", err)
+	}
+	return ids, nil
+}
+
+// podUIDs returns the UIDs of the pods that have one of the names.
+func podUIDs(podLogs string, names []config.PodName) (map[string]bool, error) {
+	entries, err := os.ReadDir(podLogs)
+	if err != nil {
+		return nil, err
+	}
+	uids := make(map[string]bool)
+	for _, e := range entries {
+		// No part contains an underscore: RFC 1123.
+		part := strings.Split(e.Name(), "_")
+		if len(part) != 3 {
+			continue
+		}
+		if slices.ContainsFunc(names, func(n config.PodName) bool {
+			return n.Namespace == part[0] && (n.Name == "" || n.Name == part[1])
+		}) {
+			uids[part[2]] = true
+		}
+	}
+	return uids, nil
+}
+
+// podCgroups returns the ids of pods' cgroups. They are below kubepods or below
+// the cgroup of a quality of service. Their names are pod<UID>, or, with
+// underscores in the UID, kubepods[-QOS]-pod<UID>.slice.
+func podCgroups(kubepods string, uids map[string]bool) (map[uint64]bool, error) {
+	ids := make(map[uint64]bool)
+	for _, dir := range podParents(kubepods) {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENODEV) {
+			return nil, err
+		}
+		for _, e := range entries {
+			uid, ok := podUID(e.Name())
+			if !ok || !uids[uid] {
+				continue
+			}
+			info, err := e.Info()
+			if err != nil {
+				continue // removed meanwhile
+			}
+			if st, ok := info.Sys().(*syscall.Stat_t); ok {
+				ids[st.Ino] = true
+			}
+		}
+	}
+	return ids, nil
+}
+
+// podParents returns the directories that contain pods' cgroups.
+func podParents(kubepods string) []string {
+	dirs := []string{kubepods}
+	entries, err := os.ReadDir(kubepods)
+	if err != nil {
+		return dirs
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if e.IsDir() && (name == "burstable" || name == "besteffort" ||
+			strings.HasSuffix(name, "-burstable.slice") || strings.HasSuffix(name, "-besteffort.slice")) {
+			dirs = append(dirs, filepath.Join(kubepods, name))
+		}
+	}
+	return dirs
+}
+
+// podUID returns the UID in the name of a pod's cgroup.
+func podUID(name string) (string, bool) {
+	slice, systemd := strings.CutSuffix(name, ".slice")
+	if !systemd {
+		return strings.CutPrefix(name, "pod")
+	}
+	i := strings.LastIndex(slice, "-pod")
+	if i < 0 {
+		return "", false
+	}
+	return strings.ReplaceAll(slice[i+len("-pod"):], "_", "-"), true
+}

@@ -1,0 +1,274 @@
+package redirect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/supervise"
+)
+
+// session is the redirection of one plan, from Open to Close.
+type session struct {
+	cfg    Config
+	plan   Plan
+	status *status
+
+	kubepods string        // directory
+	kernel   *bpf.Redirect // nil: not loaded
+	counters prometheus.Collector
+
+	background *tasks // from open to close
+	steering   *tasks // from start to withdraw; nil: not started
+	clearing   bool   // redirection is off, and a predecessor's is in force
+	broken     bool   // only a reload can help
+}
+
+// load loads the programs and registers their counters. first: this process has
+// loaded none before.
+func (s *session) load(endpoints learned, first bool) error {
+	s.kubepods = s.plan.Kubepods
+	if s.kubepods == "" {
+		var err error
+		if s.kubepods, err = bpf.FindKubepods("/proc/self/mountinfo"); err != nil {
+			return err
+		}
+	}
+	if first {
+		freeOrphans(s.cfg.Logger, s.kubepods, s.plan.PinDir)
+	}
+	services := s.plan.Services
+	if s.plan.LearnsEndpoints && !endpoints.known {
+		pinned, _ := bpf.Inspect(s.plan.PinDir) // OpenRedirect reports the error
+		services = s.plan.withPinned(pinned)
+	}
+	var err error
+	s.kernel, err = bpf.OpenRedirect(bpf.RedirectConfig{
+		Cgroup: s.kubepods, PinDir: s.plan.PinDir, Services: services,
+		HeartbeatTimeout: s.plan.Heartbeat, Logger: s.cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	s.counters = s.kernel.Collector()
+	if err := s.cfg.Registerer.Register(s.counters); err != nil {
+		return err
+	}
+	return s.setFallbacks(endpoints)
+}
+
+// reset gives up the plan. A reload, requested after a delay, starts from scratch.
+func (s *session) reset(err error) {
+	s.status.fail(err)
+	s.broken = true
+	wait := s.status.nextRetry()
+	s.background.run(func(ctx context.Context) {
+		if pause(ctx, wait) {
+			s.cfg.Reload()
+		}
+	})
+}
+
+// reportSkipped logs the services that are left out, and requests reloads, with
+// growing delays: on a node that is still starting, a later plan may have them.
+func (s *session) reportSkipped() {
+	for _, reason := range s.plan.Skipped {
+		s.status.error("a service is not redirected", "error", reason)
+	}
+	if len(s.plan.Skipped) == 0 {
+		return
+	}
+	s.background.run(func(ctx context.Context) {
+		for wait := firstRetry; pause(ctx, wait); wait = min(2*wait, longestRetry) {
+			s.cfg.Reload()
+		}
+	})
+}
+
+// clear removes what a predecessor pinned once that process is not alive.
+// Otherwise its programs would send pods to the fallbacks for ever.
+func (s *session) clear(ctx context.Context) {
+	const again = 30 * time.Second
+	for {
+		pinned, err := bpf.Inspect(s.plan.PinDir)
+		if err == nil && !slices.ContainsFunc(pinned, func(p bpf.Pinned) bool { return p.Alive }) {
+			if err = bpf.Teardown(s.plan.PinDir); err == nil {
+				return
+			}
+		}
+		if err != nil {
+			s.cfg.Logger.Error("redirection is off, but a predecessor's is still in force; remove it with nodens teardown", "error", err)
+		}
+		if !pause(ctx, again) {
+			return
+		}
+	}
+}
+
+// start redirects, or waits until mode auto finds that it is needed. What a
+// predecessor redirects is taken over at once.
+func (s *session) start(ctx context.Context) {
+	if s.kernel == nil || s.broken || s.steering != nil {
+		return
+	}
+	s.steering = newTasks(ctx)
+	if s.plan.Mode == config.RedirectAuto && !isAdopted(s.plan.PinDir) {
+		check := reachability{
+			probe:  podProbe{kubepods: s.kubepods, identity: s.cfg.Identity, vips: s.plan.vips()},
+			status: s.status,
+		}
+		s.steering.run(func(ctx context.Context) {
+			if check.waitUnreachable(ctx) {
+				s.cfg.Logger.Info("pods do not reach the local addresses")
+				s.maintain(ctx, s.engage(ctx))
+			}
+		})
+		return
+	}
+	err := s.engage(s.steering.ctx)
+	s.steering.run(func(ctx context.Context) { s.maintain(ctx, err) })
+}
+
+// engage checks that the targets answer, attaches the programs and declares this
+// process alive.
+func (s *session) engage(ctx context.Context) error {
+	err := s.attach(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			s.status.fail(err)
+		}
+		return err
+	}
+	s.status.on()
+	beats := &heartbeat{
+		services: s.plan.Services, workers: s.cfg.Workers, interval: heartbeatInterval(s.plan.Heartbeat),
+		kernel: s.kernel, status: s.status, report: s.report(),
+		answered: s.cfg.Answered, withdrawn: s.cfg.Withdrawn,
+	}
+	s.steering.run(beats.run)
+	for _, svc := range s.plan.Services {
+		s.cfg.Logger.Info("sockets are redirected", "service", svc.VIP, "target", svc.Target, "fallbacks", svc.Fallbacks)
+	}
+	return nil
+}
+
+func (s *session) attach(ctx context.Context) error {
+	if err := checkTargets(ctx, s.plan.Services, s.cfg.Workers); err != nil {
+		return err
+	}
+	if err := s.optOut().sync(); err != nil {
+		return err
+	}
+	if err := s.kernel.Attach(); err != nil {
+		return err
+	}
+	return s.kernel.Alive()
+}
+
+func (s *session) optOut() *optOut {
+	return &optOut{kernel: s.kernel, status: s.status, kubepods: s.kubepods, podLogs: s.cfg.PodLogs, names: s.plan.OptOut}
+}
+
+// report is what the supervisor needs to know about the plan.
+func (s *session) report() supervise.Report {
+	report := supervise.Report{Cgroup: s.kubepods, Silence: cmp.Or(s.plan.Heartbeat, bpf.DefaultHeartbeatTimeout)}
+	for _, svc := range s.plan.Services {
+		report.Targets = append(report.Targets, svc.Target)
+	}
+	return report
+}
+
+// maintain retries if err, from engage, is not nil. Then it follows pods that opt
+// out, repairs, and removes what other versions pinned, once the lookups that
+// they redirected have ended.
+func (s *session) maintain(ctx context.Context, err error) {
+	const again, lookup = 30 * time.Second, 10 * time.Second
+	for err != nil {
+		if !pause(ctx, again) {
+			return
+		}
+		err = s.engage(ctx)
+	}
+	s.steering.run(s.optOut().follow)
+	if !pause(ctx, lookup) {
+		return
+	}
+	if err := s.kernel.RemoveOtherVersions(); err != nil {
+		s.cfg.Logger.Error("what another version pinned stays", "error", err)
+	}
+	for pause(ctx, again) {
+		s.repair()
+	}
+}
+
+func (s *session) repair() {
+	repaired, err := s.kernel.Repair()
+	if err != nil {
+		s.status.fail(err)
+		return
+	}
+	s.status.on()
+	if repaired {
+		s.cfg.Logger.Warn("attached the programs again: the cgroup of pods had been removed")
+	}
+}
+
+// setFallbacks gives each service its fallbacks among the learned endpoints.
+func (s *session) setFallbacks(endpoints learned) error {
+	if s.kernel == nil || s.plan.FixedFallbacks || !endpoints.known {
+		return nil
+	}
+	var errs []error
+	for _, svc := range s.plan.Services {
+		some := fallbacksFor(svc.VIP, s.plan.vips(), endpoints.addrs)
+		if len(some) == 0 {
+			some = svc.Fallbacks
+		}
+		if len(some) > 0 {
+			errs = append(errs, s.kernel.SetFallbacks(svc.VIP, some))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// forget removes the fallbacks of the cluster IP, unless the user set them.
+func (s *session) forget() error {
+	if s.kernel == nil || s.plan.FixedFallbacks {
+		return nil
+	}
+	var errs []error
+	for _, svc := range s.plan.Services {
+		if svc.VIP.Addr() == s.plan.ClusterIP {
+			errs = append(errs, s.kernel.SetFallbacks(svc.VIP, nil))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *session) withdraw() error {
+	if s.steering != nil {
+		s.steering.stop()
+		s.steering = nil
+	}
+	if s.kernel == nil {
+		return nil
+	}
+	s.status.set(stateWithdrawn)
+	return s.kernel.Withdraw()
+}
+
+func (s *session) close() error {
+	err := s.withdraw()
+	s.background.stop()
+	if s.kernel == nil {
+		return err
+	}
+	s.cfg.Registerer.Unregister(s.counters)
+	return errors.Join(err, s.kernel.Close())
+}
