@@ -129,11 +129,7 @@ func checkStart(s migrate.Start) (warnings []error, err error) {
 			return nil, err
 		}
 	}
-	var env []string
-	for name, value := range s.Env {
-		env = append(env, "{$"+name+"}", value, "{%"+name+"%}", value)
-	}
-	cfg, err := config.Parse(s.Name, strings.NewReader(strings.NewReplacer(env...).Replace(text)))
+	cfg, err := config.Parse(s.Name, text, config.Source{Getenv: func(name string) string { return s.Env[name] }})
 	if err != nil {
 		return nil, err
 	}

@@ -1,34 +1,32 @@
 package config
 
 import (
-	"bytes"
 	"os"
-	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// TestGroupsLikeCaddyfile holds our grouping of words to that of the library
-// that CoreDNS uses: whatever we accept has the same blocks there.
+// TestGroupsLikeCaddyfile checks that our grouping of words is that of the
+// library that CoreDNS uses: what we accept has the same blocks there. The library
+// opens imports itself, so that they are written to a directory.
 func TestGroupsLikeCaddyfile(t *testing.T) {
-	t.Chdir("testdata/good")
 	t.Setenv("NODENS_TEST_HOST", "192.0.2.7")
-	files, err := filepath.Glob("*.corefile")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no fixtures: %v", err)
-	}
-	for _, file := range files {
-		t.Run(file, func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !compareGroups(t, file, text, hostSource()) {
-				t.Error("not grouped")
-			}
-		})
+	for _, file := range archives(t, "testdata/good/*.txtar") {
+		_, cases := readArchive(t, file)
+		for _, c := range cases {
+			t.Run(c.name, func(t *testing.T) {
+				t.Chdir(t.TempDir())
+				if err := os.CopyFS(".", c.files); err != nil {
+					t.Fatal(err)
+				}
+				if !compareGroups(t, "Corefile", c.text, Source{Files: c.files, Getenv: os.Getenv}) {
+					t.Error("not grouped")
+				}
+			})
+		}
 	}
 }
 
@@ -39,11 +37,11 @@ type group struct {
 	Directives map[string][]string
 }
 
-// compareGroups returns false if text has a fault of structure, which we are
-// stricter about.
-func compareGroups(t *testing.T, file string, text []byte, src source) bool {
+// compareGroups returns false if text has a structural error. We refuse some
+// texts that the library accepts.
+func compareGroups(t *testing.T, file string, text string, src Source) bool {
 	t.Helper()
-	e := expander{source: src, snippets: make(map[string][]token)}
+	e := expander{Source: src, snippets: make(map[string][]token)}
 	if err := e.expand(lex(file, text), 0); err != nil {
 		return false
 	}
@@ -52,7 +50,7 @@ func compareGroups(t *testing.T, file string, text []byte, src source) bool {
 	if err != nil {
 		return false
 	}
-	theirs, err := caddyfile.Parse(file, bytes.NewReader(text), nil)
+	theirs, err := caddyfile.Parse(file, strings.NewReader(text), nil)
 	if err != nil {
 		t.Fatalf("the library refuses what we accept: %v", err)
 	}

@@ -2,57 +2,24 @@ package config
 
 import (
 	"errors"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// Bounds on what one Corefile may pull in, so that an import that reaches
-// itself ends in an error and not in the memory of the node.
+// Bounds on one Corefile with its imports. A file that imports itself ends in an
+// error before it uses up the node's memory.
 const (
-	maxFileSize    = 4 << 20 // bytes; a ConfigMap holds at most 1 MiB
 	maxTokens      = 200_000
 	maxImports     = 10_000
 	maxImportDepth = 32
 )
 
-// source is what a Corefile reaches outside of itself.
-type source struct {
-	getenv   func(string) string
-	readFile func(path string) ([]byte, error)
-	glob     func(pattern string) ([]string, error) // sorted
-}
-
-func hostSource() source {
-	return source{getenv: os.Getenv, readFile: readFile, glob: filepath.Glob}
-}
-
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return readAll(f)
-}
-
-var errTooLarge = errors.New("larger than 4 MiB")
-
-func readAll(r io.Reader) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxFileSize+1))
-	if err == nil && len(text) > maxFileSize {
-		err = errTooLarge
-	}
-	return text, err
-}
-
 // expander replaces import lines by what they name and takes snippet
 // definitions out.
 type expander struct {
-	source
+	Source
 	snippets map[string][]token
 	imports  int
 	files    []string // read so far, each once
@@ -192,14 +159,14 @@ func (e *expander) importFiles(line token, pattern string, depth int) error {
 		}
 	}
 	for _, file := range files {
-		text, err := e.readFile(file)
+		text, err := e.ReadFile(file)
 		if err != nil {
 			return importError(line, "cannot read %q: %s", file, fileFault(err))
 		}
 		if !slices.Contains(e.files, file) {
 			e.files = append(e.files, file)
 		}
-		if err := e.expand(lex(file, text), depth+1); err != nil {
+		if err := e.expand(lex(file, string(text)), depth+1); err != nil {
 			return err
 		}
 	}

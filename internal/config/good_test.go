@@ -1,38 +1,29 @@
 package config
 
 import (
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 )
 
-// TestGood parses testdata/good/NAME.corefile and compares its description
-// with NAME.txt. The shapes are those of published node-local Corefiles.
+// TestGood parses the Corefiles in testdata/good and compares what Describe
+// prints. Those in published.txtar have the shape of node-local Corefiles that
+// other projects publish.
 func TestGood(t *testing.T) {
-	t.Chdir("testdata/good")
-	t.Setenv("NODENS_TEST_HOST", "192.0.2.7")
-	files, err := filepath.Glob("*.corefile")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no fixtures: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(file, ".corefile"), func(t *testing.T) {
-			c, err := Parse(file, open(t, file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			compare(t, strings.TrimSuffix(file, ".corefile")+".txt", describe(t, c))
-
-			again, err := Parse(file, open(t, file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !reflect.DeepEqual(c, again) {
-				t.Error("a second Parse of the file differs from the first")
-			}
-		})
-	}
+	compareCases(t, "testdata/good/*.txtar", "printed", func(t *testing.T, c corefileCase) string {
+		cfg, err := c.parse()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := c.parse()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(cfg, again) {
+			t.Error("a second Parse differs from the first")
+		}
+		return describe(t, cfg)
+	})
 }
 
 func describe(t *testing.T, c *Config) string {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"strings"
 
 	"github.com/coredns/caddy/caddyfile"
@@ -21,9 +20,9 @@ func (t token) errorf(format string, args ...any) error {
 
 // lex splits text into words. Comments are gone; a quoted string is one word
 // without its quotes, and nothing tells it from a bare word afterwards.
-func lex(file string, text []byte) []token {
+func lex(file, text string) []token {
 	// Reading from memory cannot fail, so the lexer cannot panic.
-	d := caddyfile.NewDispenser(file, bytes.NewReader(text))
+	d := caddyfile.NewDispenser(file, strings.NewReader(text))
 	var tokens []token
 	end := 0 // the line on which the last word ended
 	for d.Next() {

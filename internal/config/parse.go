@@ -1,23 +1,15 @@
 package config
 
-import (
-	"errors"
-	"io"
-)
+import "errors"
 
-// Parse reads a Corefile. name is what errors call it, and imports are looked
-// up relative to its folder. Every independent fault is reported: the error is
-// an errors.Join of *Error in the order of the file.
-func Parse(name string, r io.Reader) (*Config, error) {
-	return parse(name, r, hostSource())
-}
-
-func parse(name string, r io.Reader, src source) (*Config, error) {
-	text, err := readAll(r)
-	if err != nil {
-		return nil, &Error{File: name, Line: 1, Err: reason("cannot read the Corefile: %v", err)}
+// Parse reads the text of a Corefile. Errors call it name, and its imports are
+// relative to the directory of name. Every independent fault is reported: the
+// error is an errors.Join of *Error in the order of the file.
+func Parse(name, text string, src Source) (*Config, error) {
+	if len(text) > maxFileSize {
+		return nil, &Error{File: name, Line: 1, Err: reason("cannot read the Corefile: %v", errTooLarge)}
 	}
-	e := expander{source: src, snippets: make(map[string][]token), files: []string{name}}
+	e := expander{Source: src, snippets: make(map[string][]token), files: []string{name}}
 	if err := e.expand(lex(name, text), 0); err != nil {
 		return nil, err
 	}

@@ -3,19 +3,17 @@ package config
 import (
 	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
-	"testing/iotest"
+	"testing/fstest"
 	"time"
 )
 
 func mustParse(t *testing.T, text string) *Config {
 	t.Helper()
-	c, err := Parse("Corefile", strings.NewReader(text))
+	c, err := Parse("Corefile", text, Source{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +27,7 @@ func TestDirectivesAreParsed(t *testing.T) {
 		t.Error("Directives is not sorted")
 	}
 	for _, name := range DirectiveNames() {
-		_, err := Parse("Corefile", strings.NewReader(". {\n"+name+"\n}\n"))
+		_, err := Parse("Corefile", ". {\n"+name+"\n}\n", Source{})
 		if err != nil && strings.Contains(err.Error(), "directive") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -39,13 +37,9 @@ func TestDirectivesAreParsed(t *testing.T) {
 // TestLines wants the line in the file that a value comes from, whether it is
 // the Corefile, a snippet or an import.
 func TestLines(t *testing.T) {
-	dir := t.TempDir()
-	inc := filepath.Join(dir, "zone.inc")
-	if err := os.WriteFile(inc, []byte("\n\nexample.org {\n  ready\n}\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(dir, "Corefile")
-	c, err := Parse(file, strings.NewReader("(s) {\n  health\n}\na.example,\nb.example {\n  import s\n\n  cache\n}\nimport *.inc\nimport none*.inc\n"))
+	files := fstest.MapFS{"etc/zone.inc": {Data: []byte("\n\nexample.org {\n  ready\n}\n")}}
+	const file, inc = "/etc/Corefile", "/etc/zone.inc"
+	c, err := Parse(file, "(s) {\n  health\n}\na.example,\nb.example {\n  import s\n\n  cache\n}\nimport *.inc\nimport none*.inc\n", Source{Files: files})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,21 +101,15 @@ func TestOverlapDefaultPort(t *testing.T) {
 	}
 }
 
-func TestReadFaults(t *testing.T) {
-	t.Run("reader", func(t *testing.T) {
-		_, err := Parse("Corefile", iotest.ErrReader(errors.New("disk on fire")))
-		if want := "Corefile:1: cannot read the Corefile: disk on fire"; err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
-	})
+func TestLimits(t *testing.T) {
 	t.Run("size", func(t *testing.T) {
-		_, err := Parse("Corefile", strings.NewReader(strings.Repeat("#", maxFileSize+1)))
+		_, err := Parse("Corefile", strings.Repeat("#", maxFileSize+1), Source{})
 		if want := "Corefile:1: cannot read the Corefile: larger than 4 MiB"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	})
 	t.Run("words", func(t *testing.T) {
-		_, err := Parse("Corefile", strings.NewReader(strings.Repeat("x ", maxTokens+1)))
+		_, err := Parse("Corefile", strings.Repeat("x ", maxTokens+1), Source{})
 		if want := "Corefile:1: the Corefile and its imports are longer than 200000 words"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}

@@ -75,21 +75,22 @@ func (c *corefiles) parse() (*config.Config, error) {
 	if c.opts.Sample {
 		return c.render("default.corefile", defaultCorefile, config.KubeDNS{})
 	}
-	base, err := os.ReadFile(c.opts.BaseCorefile)
+	src := hostSource(c.opts.Getenv)
+	base, err := src.ReadFile(c.opts.BaseCorefile)
 	if err == nil {
 		return c.parseBase(string(base))
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read base Corefile: %w", err)
 	}
-	text, err := os.ReadFile(c.opts.Corefile)
+	text, err := src.ReadFile(c.opts.Corefile)
 	if err != nil {
 		return nil, fmt.Errorf("read Corefile: %w", err)
 	}
 	if k, err := c.readKubeDNS(); err != nil || len(k.StubDomains)+len(k.UpstreamNameservers) > 0 {
 		c.warn(fmt.Errorf("kube-dns ConfigMap: not used, for there is no base Corefile %s to put it into", c.opts.BaseCorefile))
 	}
-	return config.Parse(c.opts.Corefile, strings.NewReader(string(text)))
+	return config.Parse(c.opts.Corefile, string(text), src)
 }
 
 // parseBase fills in the base Corefile. What the ConfigMap says is left out if
@@ -121,7 +122,7 @@ func (c *corefiles) readKubeDNS() (config.KubeDNS, error) {
 	}
 	var values [2]string
 	for i, key := range []string{"stubDomains", "upstreamNameservers"} {
-		b, err := os.ReadFile(filepath.Join(c.opts.KubeDNS, key))
+		b, err := hostSource(nil).ReadFile(filepath.Join(c.opts.KubeDNS, key))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return config.KubeDNS{}, err
 		}
@@ -142,7 +143,13 @@ func (c *corefiles) render(name, text string, k config.KubeDNS) (*config.Config,
 	if err != nil {
 		return nil, err
 	}
-	return config.Parse(name, strings.NewReader(text))
+	return config.Parse(name, text, hostSource(c.opts.Getenv))
+}
+
+// hostSource is this process's files and environment.
+func hostSource(getenv func(string) string) config.Source {
+	dir, _ := os.Getwd()
+	return config.Source{Files: os.DirFS("/"), Dir: dir, Getenv: getenv}
 }
 
 // serviceEnv is the variable in which the kubelet gives every pod the cluster

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,7 +25,7 @@ func (o optionsOf) of(t *testing.T, option string) any {
 	if option != "" {
 		text = ". {\n" + o.directive + " {\n" + option + "\n}\n}\n"
 	}
-	cfg, err := config.Parse("Corefile", strings.NewReader(text))
+	cfg, err := config.Parse("Corefile", text, config.Source{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,13 +108,25 @@ func watchDirs(w *fsnotify.Watcher, paths []string) {
 	}
 }
 
-// contentOf reads the files; a missing one counts as such.
+// contentOf hashes the content of the files, and which of them cannot be read.
 func contentOf(paths []string) content {
 	h := sha256.New()
 	for _, p := range paths {
-		b, err := os.ReadFile(p)
+		b, err := readRegular(p)
 		fmt.Fprintf(h, "%s\x00%d\x00%t\x00", p, len(b), err == nil)
 		h.Write(b)
 	}
 	return content(h.Sum(nil))
+}
+
+// readRegular reads a regular file; opening a FIFO would block.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	return os.ReadFile(path)
 }

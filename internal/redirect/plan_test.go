@@ -37,7 +37,7 @@ func TestHeartbeatBounds(t *testing.T) {
 // -dns.port, each with a value.
 func plan(t *testing.T, corefile, args string, env map[string]string) Plan {
 	t.Helper()
-	cfg, err := config.Parse("Corefile", strings.NewReader(corefile))
+	cfg, err := config.Parse("Corefile", corefile, config.Source{})
 	if err != nil {
 		t.Fatal(err)
 	}
