@@ -13,15 +13,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// outcome is what came of a question.
+// outcome is the result of a query.
 type outcome struct {
-	reply *dns.Msg // nil: none
-	err   error    // why there is none
+	reply *dns.Msg // nil: no reply
+	err   error    // why there is no reply
 }
 
 func (o outcome) answered() bool { return o.reply != nil }
 
-// why is a word or two for what happened.
+// why describes the outcome in one or two words.
 func (o outcome) why() string {
 	var timeout net.Error
 	switch {
@@ -37,9 +37,9 @@ func (o outcome) why() string {
 	return o.err.Error()
 }
 
-// ask sends a question, twice if need be. Any reply to it counts, whatever it
-// says.
-func (e *examination) ask(ctx context.Context, from place, network string, server netip.AddrPort, q *dns.Msg) outcome {
+// query sends q, and once more if there is no reply. Any reply counts, whatever
+// its response code.
+func (e *examination) query(ctx context.Context, from place, network string, server netip.AddrPort, q *dns.Msg) outcome {
 	var o outcome
 	for range 2 {
 		if o = exchange(ctx, from, network, server, q, e.Timeout); o.answered() || ctx.Err() != nil {
@@ -49,14 +49,14 @@ func (e *examination) ask(ctx context.Context, from place, network string, serve
 	return o
 }
 
-// exchange is one try.
+// exchange sends q once.
 func exchange(ctx context.Context, from place, network string, server netip.AddrPort, q *dns.Msg, timeout time.Duration) outcome {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var c net.Conn
 	err := from.do(func() (err error) {
 		// An address needs no resolver, and without Happy Eyeballs the dial
-		// stays on this thread.
+		// stays on this thread and so in the namespace.
 		d := net.Dialer{FallbackDelay: -1}
 		c, err = d.DialContext(ctx, network, server.String())
 		return err
@@ -88,7 +88,7 @@ func question(name string, qtype uint16) *dns.Msg {
 	return new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype)
 }
 
-// chaos is a question for a TXT record in class CH (RFC 4892).
+// chaos returns a query for a TXT record in class CH (RFC 4892).
 func chaos(name string) *dns.Msg {
 	q := question(name, dns.TypeTXT)
 	q.Question[0].Qclass = dns.ClassCHAOS
@@ -96,28 +96,28 @@ func chaos(name string) *dns.Msg {
 	return q
 }
 
-// unnamed is a server that does not say who it is.
-const unnamed = "a server that does not say who it is"
+// unnamed stands for a server that answers neither id.server nor version.bind.
+const unnamed = "a server that does not identify itself"
 
-// isNodens tells whether who names a nodens.
+// isNodens reports whether who names a nodens.
 func isNodens(who string) bool { return strings.HasPrefix(who, "nodens ") }
 
-// who asks a server who it is. who is empty if it does not answer at all.
-func (e *examination) who(ctx context.Context, from place, network string, server netip.AddrPort) (who string, o outcome) {
-	o = e.ask(ctx, from, network, server, chaos("id.server."))
+// identify returns the name of a server, or "" if it does not answer at all.
+func (e *examination) identify(ctx context.Context, from place, network string, server netip.AddrPort) (who string, o outcome) {
+	o = e.query(ctx, from, network, server, chaos("id.server."))
 	if !o.answered() {
 		return "", o
 	}
 	if s := txt(o.reply); isNodens(s) {
 		return s, o
 	}
-	if v := txt(e.ask(ctx, from, network, server, chaos("version.bind.")).reply); v != "" {
+	if v := txt(e.query(ctx, from, network, server, chaos("version.bind.")).reply); v != "" {
 		return v, o
 	}
 	return unnamed, o
 }
 
-// txt is the text of a TXT reply; "" if there is none.
+// txt returns the text of a TXT reply, or "".
 func txt(r *dns.Msg) string {
 	if r == nil {
 		return ""

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// cilium is what shows of Cilium.
+// cilium holds the signs of Cilium on the node.
 type cilium struct {
 	signs   []string
-	version version // zero: not visible
+	version version // zero: unknown
 }
 
 func (c cilium) found() bool { return len(c.signs) > 0 }
@@ -28,14 +28,14 @@ func (c cilium) String() string {
 	if c.version != (version{}) {
 		v += " " + c.version.String()
 	}
-	what := fmt.Sprintf("%s is here (%s)", v, strings.Join(c.signs, ", "))
-	if c.version.below(1, 18, 2) { // or not visible
-		what += ", and seems to route past the host's stack (BPF host routing)"
+	what := fmt.Sprintf("%s runs on this node (%s)", v, strings.Join(c.signs, ", "))
+	if c.version.below(1, 18, 2) { // or unknown
+		what += ", and seems to bypass the host's stack (BPF host routing)"
 	}
 	return what
 }
 
-// findCilium looks for its links, maps and programs, and asks its agent.
+// findCilium looks for Cilium's links, maps and programs, and queries its agent.
 func (e *examination) findCilium(programs []string) cilium {
 	var c cilium
 	for _, l := range []string{"cilium_host", "cilium_net"} {
@@ -57,18 +57,18 @@ func (e *examination) findCilium(programs []string) cilium {
 	return c
 }
 
-// advice is what helps against its routing past the host's stack, by version.
+// advice returns what to do if this version bypasses the host's stack.
 func (c cilium) advice() string {
-	const redirect = "Turn on socket redirection in nodens (redirect), which needs no change of Cilium."
+	const redirect = "Turn on socket redirection in nodens (redirect), which needs no change in Cilium."
 	const legacy = " Or let Cilium route through the host's stack (bpf.hostLegacyRouting=true)"
-	const policy = "This version delivers the address to the host; look for a policy that denies it, or use socket redirection (redirect)."
+	const policy = "This version delivers packets for the address to the host. Look for a policy that denies them, or use socket redirection (redirect)."
 	switch v := c.version; {
 	case v == version{}:
 		return redirect + legacy + ", or upgrade to Cilium 1.19."
 	case v.below(1, 17, 0):
 		return redirect + legacy + ", or upgrade to Cilium 1.17 (address on a dummy link) or 1.18.2 (anywhere)."
 	case v.below(1, 18, 2):
-		return "Have the address on a dummy link, not on lo: from 1.17.0 to 1.18.1 Cilium delivers only that. Or: " + redirect
+		return "Put the address on a dummy link, not on lo: Cilium 1.17.0 to 1.18.1 delivers packets only there. Or: " + redirect
 	}
 	return policy
 }
@@ -84,8 +84,8 @@ func (v version) below(major, minor, patch int) bool {
 
 var versionPattern = regexp.MustCompile(`\b(\d+)\.(\d+)\.(\d+)\b`)
 
-// ciliumVersion asks the agent's API on its unix socket: /v1/healthz says
-// "1.16.5 (v1.16.5-ad688277)" among other things.
+// ciliumVersion queries the agent's API on its unix socket. The reply of
+// /v1/healthz contains text like "1.16.5 (v1.16.5-ad688277)".
 func ciliumVersion(socket string, timeout time.Duration) (version, bool) {
 	client := http.Client{Timeout: timeout, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -11,18 +11,18 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// podLinkInfo is the link of a pod by which its default route goes.
+// podLinkInfo describes the link of a pod's default route.
 type podLinkInfo struct {
 	name string
 	mtu  int
-	peer int // interface index of the host's end; 0: not a pair
+	peer int // interface index of the host's end; 0: no veth or netkit pair
 }
 
-// minMTU is what IPv6 requires of every link (RFC 8200 §5); an answer of 1232
-// octets just fits.
+// minMTU is the minimum MTU of IPv6 (RFC 8200 §5). An answer of 1232 octets fits
+// exactly.
 const minMTU = 1280
 
-// podLink finds the link of the default route, else the first that is up.
+// podLink returns the link of the default route, else the first one except lo.
 func podLink(at place) (info podLinkInfo, err error) {
 	err = at.do(func() error {
 		links, err := netlink.LinkList()
@@ -35,10 +35,10 @@ func podLink(at place) (info podLinkInfo, err error) {
 		}
 		for _, l := range links {
 			a := l.Attrs()
-			byDefault := slices.ContainsFunc(routes, func(r netlink.Route) bool {
+			isDefault := slices.ContainsFunc(routes, func(r netlink.Route) bool {
 				return r.LinkIndex == a.Index && (r.Dst == nil || isZero(r))
 			})
-			if a.Name != "lo" && (info.name == "" || byDefault) {
+			if a.Name != "lo" && (info.name == "" || isDefault) {
 				info = podLinkInfo{a.Name, a.MTU, a.ParentIndex}
 			}
 		}
@@ -52,21 +52,21 @@ func isZero(r netlink.Route) bool {
 	return ones == 0
 }
 
-func (e *examination) judgeMTU(p pod, l podLinkInfo) {
+func (e *examination) checkMTU(p pod, l podLinkInfo) {
 	if l.mtu > 0 && l.mtu < minMTU {
 		e.find(p.view, "small-mtu", fmt.Sprintf("the MTU of its link %s is %d", l.name, l.mtu))
 	}
 }
 
-// swallowed is what is known of a CNI that keeps packets from the host's stack.
-type swallowed struct {
+// interception describes a CNI that keeps packets from the host's stack.
+type interception struct {
 	what   string
-	advice string // "": nothing particular
+	advice string // "": the default advice of the kind
 }
 
-// swallower looks for a BPF program on the host's end of the pod's link. ok is
-// false if there is none: then the host's stack got the packets.
-func (e *examination) swallower(l podLinkInfo) (s swallowed, ok bool) {
+// findInterception looks for a BPF program on the host's end of the pod's link. If
+// there is none, the host's stack gets the packets and ok is false.
+func (e *examination) findInterception(l podLinkInfo) (s interception, ok bool) {
 	progs, host, err := programsOn(l.peer)
 	if err != nil {
 		e.unexamined(fmt.Sprintf("BPF programs on the host's end of the pod's link: %v", err))
@@ -76,7 +76,7 @@ func (e *examination) swallower(l podLinkInfo) (s swallowed, ok bool) {
 		return s, false
 	}
 	if len(progs) > 0 {
-		s.what = fmt.Sprintf("on %s, the host's end of its link, runs the BPF program %s", host, strings.Join(progs, ", "))
+		s.what = fmt.Sprintf("the BPF program %[2]s runs on %[1]s, the host's end of its link", host, strings.Join(progs, ", "))
 	} else {
 		s.what = "the CNI is Cilium"
 	}
@@ -87,7 +87,7 @@ func (e *examination) swallower(l podLinkInfo) (s swallowed, ok bool) {
 	return s, true
 }
 
-// programsOn names the programs that see what a link receives.
+// programsOn returns the names of the BPF programs on the ingress of a link.
 func programsOn(index int) (names []string, host string, err error) {
 	if index == 0 {
 		return nil, "", nil
@@ -111,32 +111,32 @@ func programsOn(index int) (names []string, host string, err error) {
 			continue // the kernel or the link has no such hook
 		}
 		for _, p := range q.Programs {
-			names = append(names, nameOfProgram(p.ID, "without a name"))
+			names = append(names, nameOfProgram(p.ID, "(unnamed)"))
 		}
 	}
 	return names, l.Attrs().Name, nil
 }
 
-// nameOfProgram is the name that the kernel has for a program.
-func nameOfProgram(id ebpf.ProgramID, other string) string {
+// nameOfProgram returns the kernel's name of a program, or fallback.
+func nameOfProgram(id ebpf.ProgramID, fallback string) string {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
-		return other
+		return fallback
 	}
 	defer p.Close()
 	if info, err := p.Info(); err == nil && info.Name != "" {
 		return info.Name
 	}
-	return other
+	return fallback
 }
 
-// exists tells whether a glob matches anything.
+// exists reports whether pattern matches any file.
 func exists(pattern string) bool {
 	m, err := filepath.Glob(pattern)
 	return err == nil && len(m) > 0
 }
 
-// hasLink tells whether the host has a link of a name.
+// hasLink reports whether the host has the named link.
 func hasLink(name string) bool {
 	_, err := netlink.LinkByName(name)
 	return err == nil

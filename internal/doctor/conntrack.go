@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Shares of the connection tracking table that are too much.
+// Thresholds for entries in use, in per cent of the limit.
 const (
-	conntrackHigh = 80 // per cent
+	conntrackHigh = 80
 	conntrackFull = 95
 )
 
-// examineConntrack looks at the table and at what was dropped since before.
+// examineConntrack checks the fill level of the table and the drops since before.
 func (e *examination) examineConntrack(before uint64) {
 	count, okCount := e.procNumber("sys/net/netfilter/nf_conntrack_count")
 	limit, okLimit := e.procNumber("sys/net/netfilter/nf_conntrack_max")
@@ -32,9 +32,9 @@ func (e *examination) examineConntrack(before uint64) {
 	}
 	after := e.conntrackDrops()
 	if after > before {
-		e.find(nodeView, "conntrack-drops", fmt.Sprintf("connection tracking dropped %d packets while this ran, %d since boot", after-before, after))
+		e.find(nodeView, "conntrack-drops", fmt.Sprintf("connection tracking dropped %d packets while doctor ran, %d since boot", after-before, after))
 	} else if after > 0 {
-		e.fact(nodeView, fmt.Sprintf("connection tracking dropped %d packets since boot, none while this ran", after))
+		e.fact(nodeView, fmt.Sprintf("connection tracking dropped %d packets since boot, none while doctor ran", after))
 	}
 }
 
@@ -47,8 +47,8 @@ func (e *examination) procNumber(path string) (uint64, bool) {
 	return n, err == nil
 }
 
-// conntrackDrops adds up, over all processors, the packets that connection
-// tracking dropped: insert_failed, drop and early_drop.
+// conntrackDrops returns the packets that connection tracking has dropped on all
+// CPUs: insert_failed, drop and early_drop.
 func (e *examination) conntrackDrops() uint64 {
 	b, err := os.ReadFile(filepath.Join(e.Proc, "net/stat/nf_conntrack"))
 	if err != nil {
@@ -66,7 +66,7 @@ func (e *examination) conntrackDrops() uint64 {
 		}
 		for _, c := range columns {
 			if c >= 0 && c < len(fields) {
-				n, _ := strconv.ParseUint(fields[c], 16, 64) // not a number: a kernel that we do not know
+				n, _ := strconv.ParseUint(fields[c], 16, 64) // 0 if a kernel has another format
 				sum += n
 			}
 		}

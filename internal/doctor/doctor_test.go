@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// write makes a file and the folders above it.
+// write creates a file and its parent directories.
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -30,8 +30,8 @@ func write(t *testing.T, path, text string) {
 
 const conntrackHeading = "entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop icmp_error\n"
 
-// TestConntrackDrops lets the kernel's counters grow while doctor runs, and
-// stand still in the control.
+// TestConntrackDrops increases the kernel's counters while doctor runs, and leaves
+// them unchanged in the control case.
 func TestConntrackDrops(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -39,7 +39,7 @@ func TestConntrackDrops(t *testing.T) {
 		want   []string
 	}{
 		{"growing", "00000001 0 0 0 0 0 0 0 0 00000003 00000001 0 0\n00000001 0 0 0 0 0 0 0 0 00000001 0 00000010 0\n", []string{"conntrack-drops"}},
-		{"as before", "00000001 0 0 0 0 0 0 0 0 00000002 0 0 0\n", nil},
+		{"unchanged", "00000001 0 0 0 0 0 0 0 0 00000002 0 0 0\n", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			proc := t.TempDir()
@@ -55,7 +55,7 @@ func TestConntrackDrops(t *testing.T) {
 			if got := ids(r); !slices.Equal(got, tc.want) {
 				t.Errorf("found %q, want %q", got, tc.want)
 			}
-			if tc.want != nil && !strings.Contains(r.Findings[0].What, "19 packets while this ran, 21 since boot") {
+			if tc.want != nil && !strings.Contains(r.Findings[0].What, "19 packets while doctor ran, 21 since boot") {
 				t.Error(r.Findings[0].What)
 			}
 		})
@@ -70,7 +70,7 @@ func ids(r *Report) []string {
 	return all
 }
 
-// TestCiliumVersion asks a pretended agent.
+// TestCiliumVersion queries a fake agent.
 func TestCiliumVersion(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "cilium.sock")
 	l, err := net.Listen("unix", socket)
@@ -89,7 +89,7 @@ func TestCiliumVersion(t *testing.T) {
 		t.Errorf("version %v, %t", v, ok)
 	}
 	if v, ok := ciliumVersion(socket+"x", 10*time.Second); ok {
-		t.Errorf("version %v of no agent", v)
+		t.Errorf("version %v without an agent", v)
 	}
 	e := &examination{Config: Config{Sys: t.TempDir(), CiliumSocket: socket, Timeout: 10 * time.Second}}
 	write(t, filepath.Join(e.Sys, "fs/bpf/tc/globals/cilium_lxc"), "")
@@ -101,7 +101,7 @@ func TestCiliumVersion(t *testing.T) {
 	}
 }
 
-// TestCiliumAdvice holds the advice to fit the version.
+// TestCiliumAdvice checks the advice for each version.
 func TestCiliumAdvice(t *testing.T) {
 	for _, tc := range []struct {
 		version version
@@ -128,7 +128,7 @@ const (
 	podUID      = "6d3e1f0a-1b2c-4d5e-8f90-a1b2c3d4e5f6"
 )
 
-// TestNamesID reads cgroup paths as runtimes and drivers write them.
+// TestNamesID parses cgroup paths of several runtimes and drivers.
 func TestNamesID(t *testing.T) {
 	for _, path := range []string{
 		"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + strings.ReplaceAll(podUID, "-", "_") + ".slice/cri-containerd-" + containerID + ".scope\n",
@@ -149,7 +149,7 @@ func TestNamesID(t *testing.T) {
 	}
 }
 
-// TestOpenPod finds pods in a /proc of its own.
+// TestOpenPod finds pods in a fake /proc.
 func TestOpenPod(t *testing.T) {
 	proc := t.TempDir()
 	write(t, filepath.Join(proc, "thread-self/ns/net"), "")
@@ -172,7 +172,7 @@ func TestOpenPod(t *testing.T) {
 	process("700", "0::/kubepods/pod"+podUID+"/"+containerID+"\n", false)
 	process("300", "0::/kubepods/podbbbbbbbb-0000/dddddddd\n", false)
 	write(t, filepath.Join(proc, "300/comm"), "pause\n")
-	process("60", "0::/user.slice\n", false) // a namespace that is no pod's
+	process("60", "0::/user.slice\n", false) // not a pod
 	e := &examination{Config: Config{Proc: proc}}
 	for _, tc := range []struct {
 		spec string
@@ -185,8 +185,8 @@ func TestOpenPod(t *testing.T) {
 		{podUID[:8], 700, ""},
 		{containerID[:12], 700, ""},
 		{filepath.Join(proc, "60/ns/net"), 60, ""},
-		{"50", 50, errOwnNetns.Error()},
-		{"aaaaaaaa", 50, errOwnNetns.Error()},
+		{"50", 50, errHostNetwork.Error()},
+		{"aaaaaaaa", 50, errHostNetwork.Error()},
 		{"abc", 0, "6 characters"},
 		{"abcdefab", 0, errNoPod.Error()},
 		{"99", 99, "no such file"},
@@ -204,7 +204,7 @@ func TestReportText(t *testing.T) {
 	n.find("123", "small-mtu", "the MTU is 1200")
 	n.find(nodeView, "hung", "no answer")
 	n.findAs(nodeView, "search-empty", Note, "empty", "")
-	n.find(nodeView, "hung", "no answer") // twice is once
+	n.find(nodeView, "hung", "no answer") // a duplicate
 	n.fact("123", "b")
 	n.fact(nodeView, "a")
 	n.unexamined("links")
@@ -237,7 +237,7 @@ func TestKindsAreComplete(t *testing.T) {
 	}
 }
 
-// TestTroubleshooting holds docs/troubleshooting.md to name every kind.
+// TestTroubleshooting checks that docs/troubleshooting.md names every kind.
 func TestTroubleshooting(t *testing.T) {
 	text, err := os.ReadFile("../../docs/troubleshooting.md")
 	if err != nil {
@@ -245,12 +245,13 @@ func TestTroubleshooting(t *testing.T) {
 	}
 	for _, k := range Kinds() {
 		if !strings.Contains(string(text), "`"+k.ID+"`") {
-			t.Errorf("docs/troubleshooting.md does not tell about %s", k.ID)
+			t.Errorf("docs/troubleshooting.md does not name %s", k.ID)
 		}
 	}
 }
 
-// TestReadInRoot reads as the pod would, whatever the pod has put there.
+// TestReadInRoot follows symbolic links only within the root, and opens only
+// regular files.
 func TestReadInRoot(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "outside"), "nameserver 192.0.2.66\n")
@@ -275,7 +276,7 @@ func TestReadInRoot(t *testing.T) {
 	}
 }
 
-// TestResolvConfOfAPod takes nothing from a file that could not be printed.
+// TestResolvConfOfAPod drops words that are not printable.
 func TestResolvConfOfAPod(t *testing.T) {
 	c := parseResolvConf("nameserver 10.0.0.1\nnameserver x\nsearch a.example \x1b[2J.example " + strings.Repeat("a", 64) + " b.example\noptions x\n")
 	if len(c.servers) != 1 || !slices.Equal(c.search, []string{"a.example", "b.example"}) {

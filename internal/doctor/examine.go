@@ -7,39 +7,40 @@ import (
 	"time"
 )
 
-// Config says what to examine. Names are fully qualified.
+// Config specifies what to examine. Domain names are fully qualified.
 type Config struct {
-	Addresses []netip.AddrPort // where pods ask the daemon: the local IPs
+	Addresses []netip.AddrPort // the local IPs, to which pods send queries
 	Ports     []Port           // other TCP ports that the daemon's configuration names
 	Forwards  []Forward
 
-	ConfigError   error  // why the Corefile cannot be used; nil: it can
+	ConfigError   error  // why the Corefile is invalid; nil: it is valid
 	ClusterDomain string // as "cluster.local."
-	ResolvConf    string // the node's; empty: /etc/resolv.conf
-	LargeName     string // one more name whose TXT records are large; may be empty
+	ResolvConf    string // of the node; empty: /etc/resolv.conf
+	LargeName     string // a name with large TXT records; empty: the root's DNSKEY
 
-	// Pods are named by process ID, by the path of a network namespace, or by
-	// the beginning of a container's ID or of a pod's UID. Auto stands for any
-	// one pod of the node.
+	// Pods names pods by process ID, path of a network namespace, or the
+	// beginning of a container's ID or a pod's UID. Auto is any one pod of
+	// the node.
 	Pods []string
 
 	Needs    []Need
 	Redirect Redirect
 
-	Proc, Sys    string // where proc and sysfs are; empty: /proc and /sys
+	Proc, Sys    string // mount points of proc and sysfs; empty: /proc and /sys
 	CiliumSocket string // of the agent's API; empty: /var/run/cilium/cilium.sock
 
-	// Timeout of one try of two. 0: 2 s.
+	// Timeout of each of two attempts. 0: 2 s.
 	Timeout time.Duration
 
-	// Host tells what is not as wanted on the host. Nil: not asked.
+	// Host returns what is wrong with the host's links and rules. Nil: not
+	// examined.
 	Host func(ctx context.Context) (HostState, error)
-	// Holders tells who has sockets on a port, of any of the addresses or the
-	// wildcard. Nil: not asked.
+	// Holders returns the sockets on a port that are bound to one of addrs or
+	// to the wildcard address. Nil: not examined.
 	Holders func(port uint16, addrs ...netip.Addr) ([]Holder, error)
 }
 
-// Auto in Config.Pods stands for a pod of doctor's choice.
+// Auto in Config.Pods makes doctor choose a pod.
 const Auto = "auto"
 
 // Port is a port that the daemon listens on besides DNS.
@@ -52,9 +53,9 @@ type Port struct {
 // Forward is one forward directive.
 type Forward struct {
 	Where    string   // FILE:LINE
-	Zones    []string // of its block
+	Zones    []string // of its server block
 	To       []Server
-	Files    []string // resolv.conf files that it reads more servers from
+	Files    []string // resolv.conf files with more servers
 	ForceTCP bool
 }
 
@@ -64,21 +65,21 @@ type Server struct {
 	TLS  bool
 }
 
-// Need is a capability and what it is needed for.
+// Need is a capability that the daemon needs.
 type Need struct {
-	Severity // of its lack; empty: Fault
+	Severity // if it is missing; empty: Fault
 
-	Name string // as NET_ADMIN
+	Name string // such as NET_ADMIN
 	Bit  uint   // its number
-	For  string
-	Any  []uint // numbers of capabilities that stand in for it
+	For  string // follows "needed"
+	Any  []uint // numbers of capabilities that replace it
 }
 
-// HostState is what netsetup sees.
+// HostState is what netsetup finds.
 type HostState struct {
-	Missing  []netip.Addr // local IPs that are on no link
-	Problems []string     // what else is not as wanted
-	Drops    []string     // what of others drops their traffic, and why
+	Missing  []netip.Addr // local IPs that no link has
+	Problems []string     // other differences from the flags
+	Drops    []string     // firewall chains of others that drop traffic of the local IPs
 }
 
 // Holder is a socket on a port.
@@ -89,37 +90,38 @@ type Holder struct {
 	Comm    string
 }
 
-// Redirect is what is known of socket redirection.
+// Redirect describes socket redirection.
 type Redirect struct {
 	Mode   string // off, auto or on
 	PinDir string // in a BPF file system
 	Cgroup string // of the pods; empty: not found
-	// State tells what is in force.
+	// State returns what is in force. Nil: not examined.
 	State func() (RedirectState, error)
 }
 
-// RedirectState is what the kernel has of it.
+// RedirectState is the state in the kernel.
 type RedirectState struct {
-	Attached     bool // all programs run
-	Alive        bool // and send look-ups to the daemon
+	Attached     bool // all programs are attached
+	Alive        bool // and send queries to the daemon
 	HeartbeatAge time.Duration
 	OptedOut     map[uint64]bool // cgroups, by their directories' inode numbers
 	Targets      map[netip.AddrPort]netip.AddrPort
 }
 
-// examination is one run.
+// examination is one run of doctor. examineNode writes the fields from served on;
+// afterwards they are read-only.
 type examination struct {
 	Config
 	*notes
 	node    place
-	served  map[netip.AddrPort]string // who answers the node, by address; written before pods are examined
-	alive   []netip.AddrPort          // upstreams of the root zone that answer; likewise
-	search  []string                  // the node's search list; likewise
-	inForce RedirectState             // likewise
-	below   bool                      // redirection is in force for this process, too; likewise
+	served  map[netip.AddrPort]string // server that answers the node, by local IP; "": none
+	alive   []netip.AddrPort          // upstreams of the root zone that answer
+	search  []string                  // the node's search list
+	inForce RedirectState
+	below   bool // redirection applies to this process too
 }
 
-// Examine looks at everything in cfg. Nothing that is found is an error.
+// Examine examines everything in cfg.
 func Examine(ctx context.Context, cfg Config) *Report {
 	cfg.setDefaults()
 	e := &examination{
@@ -130,7 +132,7 @@ func Examine(ctx context.Context, cfg Config) *Report {
 		e.find(nodeView, "config-invalid", e.ConfigError.Error())
 	}
 	e.examineNode(ctx)
-	together(func() { e.examineSearch(ctx, e.node, e.search, nil) }, func() { e.examinePods(ctx) })
+	parallel(func() { e.examineSearch(ctx, e.node, e.search, nil) }, func() { e.examinePods(ctx) })
 	return e.sorted()
 }
 
@@ -148,11 +150,11 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// examineNode fills in what the pods' examinations need.
+// examineNode examines the node. It must run before pods are examined.
 func (e *examination) examineNode(ctx context.Context) {
 	files := e.resolvConfs()
 	before := e.conntrackDrops()
-	together(
+	parallel(
 		func() { e.examineServing(ctx) },
 		func() { e.examineUpstreams(ctx, files) },
 	)
@@ -162,8 +164,8 @@ func (e *examination) examineNode(ctx context.Context) {
 	e.examineConntrack(before)
 }
 
-// together runs fs at once and waits for all of them.
-func together(fs ...func()) {
+// parallel runs fs concurrently and waits for all of them.
+func parallel(fs ...func()) {
 	var wg sync.WaitGroup
 	for _, f := range fs {
 		wg.Go(f)

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// Severity says how bad a finding is.
+// Severity is the severity of a finding.
 type Severity string
 
-// The severities. A Fault loses queries; a Warning costs time, loses some, or
-// will bite later; a Note is worth knowing and needs nothing done.
+// The severities. A Fault loses queries. A Warning costs time, loses some queries,
+// or causes trouble later. A Note needs no action.
 const (
 	Fault   Severity = "fault"
 	Warning Severity = "warning"
@@ -19,17 +19,17 @@ const (
 
 func (s Severity) rank() int { return slices.Index([]Severity{Fault, Warning, Note}, s) }
 
-// Finding is one thing that was found.
+// Finding is one problem.
 type Finding struct {
 	ID       string   `json:"id"` // one of Kinds
 	Severity Severity `json:"severity"`
-	View     string   `json:"view"` // "node", or the pod as it was named
+	View     string   `json:"view"` // "node", or the pod as in Config.Pods
 	What     string   `json:"what"`
 	Why      string   `json:"why"`
 	Do       string   `json:"do"`
 }
 
-// Fact is something seen that is neither good nor bad.
+// Fact is an observation that is neither good nor bad.
 type Fact struct {
 	View string `json:"view"`
 	What string `json:"what"`
@@ -39,11 +39,11 @@ type Fact struct {
 type Report struct {
 	Facts    []Fact    `json:"facts"`
 	Findings []Finding `json:"findings"`
-	// Unexamined is what could not be looked at, and why.
+	// Unexamined lists what could not be examined, and why.
 	Unexamined []string `json:"unexamined"`
 }
 
-// Worst is the gravest severity in the report; "" if there is no finding.
+// Worst returns the highest severity in the report, or "" without findings.
 func (r *Report) Worst() Severity {
 	if len(r.Findings) == 0 {
 		return ""
@@ -58,11 +58,10 @@ type notes struct {
 	views  []string // in the order of the report
 }
 
-// find adds a finding of a kind; what says what was seen.
+// find adds a finding of kind id. what is the evidence.
 func (n *notes) find(view, id, what string) { n.findAs(view, id, "", what, "") }
 
-// findAs is find with another severity or advice than the kind's, where these
-// are not empty.
+// findAs is find with another severity or advice than the kind's, unless empty.
 func (n *notes) findAs(view, id string, s Severity, what, do string) {
 	k := kindOf(id)
 	f := Finding{ID: id, Severity: cmp.Or(s, k.Severity), View: view, What: what, Why: k.Why, Do: cmp.Or(do, k.Do)}
@@ -77,14 +76,14 @@ func (n *notes) fact(view, what string) {
 	n.report.Facts = append(n.report.Facts, Fact{view, what})
 }
 
-// unexamined notes what could not be looked at.
+// unexamined records what could not be examined.
 func (n *notes) unexamined(what string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.report.Unexamined = append(n.report.Unexamined, what)
 }
 
-// sorted is the report: the node first, the worst first.
+// sorted returns the report: the node first, the highest severity first.
 func (n *notes) sorted() *Report {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nodeView is the name of the node's own view.
+// nodeView names the view of the node.
 const nodeView = "node"
 
-// place is where questions are asked from.
+// place is the network namespace that queries are sent from.
 type place struct {
 	view  string
-	netns *os.File // nil: the process's own
+	netns *os.File // nil: that of this process
 }
 
 // Close closes the namespace's descriptor.
@@ -25,8 +25,8 @@ func (p place) Close() error {
 	return p.netns.Close()
 }
 
-// do calls f on a thread in the place's network namespace. Sockets that f opens
-// stay there; goroutines that it starts do not.
+// do calls f on a thread in the network namespace. Sockets that f opens stay in
+// it; goroutines that f starts are not in it.
 func (p place) do(f func() error) error {
 	if p.netns == nil {
 		return f()

@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pod is a pod's network namespace, and a process of it if one is visible.
+// pod is a pod's network namespace, with one of its processes if visible.
 type pod struct {
 	place
-	pid int // 0: none is visible
+	pid int // 0: no process is visible
 }
 
-// errOwnNetns says that a pod has no network namespace of its own.
-var errOwnNetns = errors.New("is in the host's network")
+// errHostNetwork means that a pod has no network namespace of its own.
+var errHostNetwork = errors.New("is in the host's network")
 
-// errNoPod says that no process is what was asked for.
+// errNoPod means that no process matches.
 var errNoPod = errors.New("no process of a pod is visible from here (hostPID)")
 
-// minID is the shortest beginning of a container's or a pod's ID.
+// minID is the minimum length of the beginning of a container's or a pod's ID.
 const minID = 6
 
 // openPod finds the pod that spec names, see Config.Pods.
@@ -46,7 +46,7 @@ func (e *examination) openPod(spec string) (pod, error) {
 		path = e.netnsOf(p.pid)
 	}
 	if sameFile(path, e.ownNetns()) {
-		return p, errOwnNetns
+		return p, errHostNetwork
 	}
 	p.netns, err = os.Open(path)
 	return p, err
@@ -58,7 +58,7 @@ func (e *examination) netnsOf(pid int) string {
 
 func (e *examination) ownNetns() string { return filepath.Join(e.Proc, "thread-self/ns/net") }
 
-// processes are all process IDs, in order.
+// processes returns all process IDs in ascending order.
 func (e *examination) processes() []int {
 	dirs, _ := filepath.Glob(filepath.Join(e.Proc, "[0-9]*")) // the pattern is valid
 	var pids []int
@@ -71,7 +71,7 @@ func (e *examination) processes() []int {
 	return pids
 }
 
-// processIn finds a process in a network namespace; 0: none is visible.
+// processIn returns a process in a network namespace, or 0 if none is visible.
 func (e *examination) processIn(netns string) int {
 	for _, pid := range e.processes() {
 		if sameFile(netns, e.netnsOf(pid)) {
@@ -81,13 +81,14 @@ func (e *examination) processIn(netns string) int {
 	return 0
 }
 
-// processOf finds a process by its cgroup: of the container or pod whose ID
-// begins with id, or of any pod with a network of its own.
+// processOf finds a process by its cgroup. It returns one of the container or pod
+// whose ID begins with id. For Auto it returns one of any pod that is not in the
+// host's network.
 func (e *examination) processOf(id string) (int, error) {
 	if id != Auto && len(id) < minID {
-		return 0, fmt.Errorf("neither a process ID, nor a path, nor %d characters of a container's or a pod's ID", minID)
+		return 0, fmt.Errorf("want a process ID, a path, or at least %d characters of a container's or a pod's ID", minID)
 	}
-	paused := 0
+	pause := 0
 	for _, pid := range e.processes() {
 		dir := filepath.Join(e.Proc, strconv.Itoa(pid))
 		cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
@@ -96,27 +97,27 @@ func (e *examination) processOf(id string) (int, error) {
 		case id != Auto && namesID(string(cgroup), id):
 			return pid, nil
 		case id != Auto || !strings.Contains(string(cgroup), "kubepods") || sameFile(e.netnsOf(pid), e.ownNetns()):
-		case isPause(dir): // its files are not those of the pod's containers
-			paused = pid
+		case isPause(dir): // it does not have the files of the pod's containers
+			pause = pid
 		default:
 			return pid, nil
 		}
 	}
-	if paused != 0 {
-		return paused, nil
+	if pause != 0 {
+		return pause, nil
 	}
 	return 0, errNoPod
 }
 
-// isPause tells whether a process only holds a pod's namespaces.
+// isPause reports whether a process only holds a pod's namespaces.
 func isPause(dir string) bool {
 	comm, err := os.ReadFile(filepath.Join(dir, "comm"))
 	return err == nil && strings.TrimSpace(string(comm)) == "pause"
 }
 
-// namesID tells whether a path in a /proc/PID/cgroup has a component that is
-// the ID, alone or as runtimes write it: cri-containerd-ID.scope, pod UID with
-// dashes or with underscores.
+// namesID reports whether a component of a path in /proc/PID/cgroup begins with
+// id. It knows the forms of container runtimes: cri-containerd-ID.scope, and pod
+// UIDs with dashes or underscores.
 func namesID(cgroup, id string) bool {
 	underscored := strings.ReplaceAll(id, "-", "_")
 	for _, part := range strings.FieldsFunc(cgroup, func(r rune) bool { return r == '/' || r == '\n' || r == ':' }) {
@@ -136,7 +137,7 @@ func sameFile(a, b string) bool {
 	return unix.Stat(a, &sa) == nil && unix.Stat(b, &sb) == nil && sa.Dev == sb.Dev && sa.Ino == sb.Ino
 }
 
-// podResolvConf reads the pod's own resolv.conf, the one that its libc reads.
+// podResolvConf reads the resolv.conf that the pod's libc reads.
 func (e *examination) podResolvConf(p pod) (resolvConf, bool) {
 	if p.pid == 0 {
 		e.unexamined(fmt.Sprintf("%s: resolv.conf: no process of this namespace is visible", p.view))
@@ -152,11 +153,11 @@ func (e *examination) podResolvConf(p pod) (resolvConf, bool) {
 	return parseResolvConf(text), true
 }
 
-// maxResolvConf is more than any resolv.conf needs.
+// maxResolvConf limits how much of a resolv.conf is read, in bytes.
 const maxResolvConf = 64 << 10
 
-// readInRoot reads a regular file below root. A pod is not trusted: its links
-// are followed within its root, and nothing is waited for.
+// readInRoot reads a regular file below root. The pod is not trusted: symbolic
+// links are followed only within root, and opening never blocks.
 func readInRoot(root, name string) (string, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

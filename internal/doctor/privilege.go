@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// examinePrivileges looks at the capabilities and mounts of the daemon, or,
-// where that does not run or is not visible, of this process.
+// examinePrivileges checks the capabilities and mounts of the daemon, or of this
+// process if the daemon does not run or is not visible.
 func (e *examination) examinePrivileges() {
 	who, dir := "this process", "self"
 	if pid := e.daemonPID(); pid != 0 {
@@ -22,14 +22,14 @@ func (e *examination) examinePrivileges() {
 	if caps, err := effective(filepath.Join(e.Proc, dir, "status")); err != nil {
 		e.unexamined(fmt.Sprintf("capabilities of %s: %v", who, err))
 	} else {
-		e.judgeCapabilities(who, caps)
+		e.checkCapabilities(who, caps)
 	}
 	if e.Redirect.wanted() {
 		e.examineMounts(who, filepath.Join(e.Proc, dir))
 	}
 }
 
-func (e *examination) judgeCapabilities(who string, caps uint64) {
+func (e *examination) checkCapabilities(who string, caps uint64) {
 	for _, n := range e.Needs {
 		has := slices.ContainsFunc(append([]uint{n.Bit}, n.Any...), func(bit uint) bool { return caps&(1<<bit) != 0 })
 		if !has {
@@ -38,7 +38,7 @@ func (e *examination) judgeCapabilities(who string, caps uint64) {
 	}
 }
 
-// daemonPID is the process that listens on the local IPs as nodens; 0: none is
+// daemonPID returns the nodens process that listens on a local IP, or 0 if none is
 // visible.
 func (e *examination) daemonPID() int {
 	for _, a := range e.Addresses {
@@ -63,13 +63,13 @@ func effective(path string) (uint64, error) {
 			return strconv.ParseUint(strings.TrimSpace(hex), 16, 64)
 		}
 	}
-	return 0, fmt.Errorf("%s: no line CapEff", path)
+	return 0, fmt.Errorf("%s: no CapEff line", path)
 }
 
-// examineMounts looks for what redirection needs, as the process sees it.
+// examineMounts checks the mounts that redirection needs, as the process sees them.
 func (e *examination) examineMounts(who, proc string) {
 	if !inBPFFS(filepath.Join(proc, "root", e.Redirect.PinDir)) {
-		e.findAs(nodeView, "no-bpffs", e.Redirect.severity(), fmt.Sprintf("%s as %s sees it is not in a BPF file system", e.Redirect.PinDir, who), "")
+		e.findAs(nodeView, "no-bpffs", e.Redirect.severity(), fmt.Sprintf("%s, as %s sees it, is not in a BPF file system", e.Redirect.PinDir, who), "")
 	}
 	b, err := os.ReadFile(filepath.Join(proc, "mountinfo"))
 	if err != nil {
@@ -81,8 +81,8 @@ func (e *examination) examineMounts(who, proc string) {
 	}
 }
 
-// inBPFFS tells whether path, or the nearest directory above it that exists, is
-// in a BPF file system.
+// inBPFFS reports whether path, or the nearest existing directory above it, is in
+// a BPF file system.
 func inBPFFS(path string) bool {
 	for {
 		var s unix.Statfs_t

@@ -21,16 +21,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket redirection acts on sockets by the cgroup of who makes them, so that
-// entering a pod's network namespace is not enough to see what the pod sees. A
-// second process is started in a cgroup below the pods'; not in the pod's own,
-// whose memory limit it could exceed.
+// Socket redirection depends on the cgroup of the process that creates a socket.
+// So doctor starts a second process in a new cgroup below that of the pods. It
+// does not use the pod's own cgroup, to stay clear of its memory limit.
 
-// wanted tells whether redirection may be needed on this node.
+// wanted reports whether redirection may be needed on this node.
 func (r Redirect) wanted() bool { return r.Mode == "auto" || r.Mode == "on" }
 
-// severity is that of something without which redirection cannot work: with
-// auto it may well not be needed.
+// severity is the severity of a missing requirement of redirection. With auto,
+// redirection may not be needed at all.
 func (r Redirect) severity() Severity {
 	if r.Mode == "auto" {
 		return Warning
@@ -38,7 +37,7 @@ func (r Redirect) severity() Severity {
 	return Fault
 }
 
-// examineRedirect looks at what is in force, on the node.
+// examineRedirect checks which redirection is in force on the node.
 func (e *examination) examineRedirect() {
 	if e.Redirect.State == nil {
 		return
@@ -52,67 +51,67 @@ func (e *examination) examineRedirect() {
 	e.below = s.Attached && isBelow(e.Redirect.Cgroup)
 	switch {
 	case !s.Attached && e.Redirect.Mode == "on":
-		e.find(nodeView, "redirect-detached", fmt.Sprintf("redirection is on, and its programs are not attached (%s)", e.Redirect.PinDir))
+		e.find(nodeView, "redirect-detached", fmt.Sprintf("redirection is on, but its programs are not attached (%s)", e.Redirect.PinDir))
 	case s.Attached && !s.Alive:
-		e.find(nodeView, "redirect-fallback", fmt.Sprintf("redirection takes nodens for dead: its last sign of life is %s old", s.HeartbeatAge.Round(time.Millisecond)))
+		e.find(nodeView, "redirect-fallback", fmt.Sprintf("redirection treats nodens as dead: its last heartbeat is %s old", s.HeartbeatAge.Round(time.Millisecond)))
 	case s.Attached:
 		e.fact(nodeView, "sockets of pods are redirected to nodens")
 	}
 }
 
-// AskCommand is the command of nodens that the second process is started as. It
-// reads an order from standard input and writes a reply.
+// AskCommand is the nodens subcommand of the second process. It reads a request
+// from standard input and writes a reply to standard output, as JSON.
 const AskCommand = "doctor-ask"
 
-// order is what to ask.
-type order struct {
+// request names the server to query.
+type request struct {
 	Server  netip.AddrPort
 	Timeout time.Duration
 }
 
-// reply says who answers.
+// reply is the result of a request.
 type reply struct {
-	UDP string // "": nobody
-	TCP bool
+	UDP string // the server that answers; "": none
+	TCP bool   // a server answers
 }
 
-// Ask carries out one order, where the process is.
+// Ask executes one request in the network namespace and cgroup of the process.
 func Ask(ctx context.Context, r io.Reader, w io.Writer) error {
-	var o order
+	var o request
 	if err := json.NewDecoder(r).Decode(&o); err != nil {
-		return fmt.Errorf("%s: read the order: %w", AskCommand, err)
+		return fmt.Errorf("%s: read the request: %w", AskCommand, err)
 	}
 	e := &examination{Config: Config{Timeout: o.Timeout}, notes: new(notes)}
 	var rep reply
-	together(
-		func() { rep.UDP, _ = e.who(ctx, place{}, "udp", o.Server) },
-		func() { rep.TCP = e.ask(ctx, place{}, "tcp", o.Server, chaos("id.server.")).answered() },
+	parallel(
+		func() { rep.UDP, _ = e.identify(ctx, place{}, "udp", o.Server) },
+		func() { rep.TCP = e.query(ctx, place{}, "tcp", o.Server, chaos("id.server.")).answered() },
 	)
 	return json.NewEncoder(w).Encode(rep)
 }
 
-// askRedirected asks from the pod's namespace and below the pods' cgroup. tried
-// is false where redirection is not in force or this cannot be done.
-func (e *examination) askRedirected(ctx context.Context, p pod, server netip.AddrPort) (rep reply, tried bool) {
+// queryRedirected queries server from the pod's network namespace and below the
+// pods' cgroup. tried is false if redirection is not in force, or on an error.
+func (e *examination) queryRedirected(ctx context.Context, p pod, server netip.AddrPort) (rep reply, tried bool) {
 	if !e.inForce.Attached || e.optedOut(p) {
 		return rep, false
 	}
-	rep, err := e.askBelow(ctx, p, server)
+	rep, err := e.queryBelow(ctx, p, server)
 	if err != nil {
-		e.unexamined(fmt.Sprintf("%s: what socket redirection does: %v", p.view, err))
+		e.unexamined(fmt.Sprintf("%s: socket redirection: %v", p.view, err))
 		return rep, false
 	}
 	return rep, true
 }
 
-// askBelow starts the second process.
-func (e *examination) askBelow(ctx context.Context, p pod, server netip.AddrPort) (rep reply, err error) {
+// queryBelow starts the second process.
+func (e *examination) queryBelow(ctx context.Context, p pod, server netip.AddrPort) (rep reply, err error) {
 	cgroup, remove, err := newCgroup(e.Redirect.Cgroup)
 	if err != nil {
 		return rep, err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	in, err := json.Marshal(order{server, e.Timeout})
+	in, err := json.Marshal(request{server, e.Timeout})
 	if err != nil {
 		return rep, err
 	}
@@ -123,7 +122,7 @@ func (e *examination) askBelow(ctx context.Context, p pod, server netip.AddrPort
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
 	if err := p.do(cmd.Start); err != nil {
-		return rep, fmt.Errorf("start a process below the pods' cgroup: %w", err)
+		return rep, fmt.Errorf("start a process in the pods' cgroup: %w", err)
 	}
 	if err := cmd.Wait(); err != nil {
 		return rep, fmt.Errorf("%w: %s", err, errs.Bytes())
@@ -131,10 +130,10 @@ func (e *examination) askBelow(ctx context.Context, p pod, server netip.AddrPort
 	return rep, json.Unmarshal(out.Bytes(), &rep)
 }
 
-// newCgroup makes an empty cgroup below another.
+// newCgroup creates an empty cgroup below another.
 func newCgroup(below string) (dir *os.File, remove func() error, err error) {
 	if below == "" {
-		return nil, nil, errors.New("the pods' cgroup is not known (-kubepods)")
+		return nil, nil, errors.New("the pods' cgroup was not found (-kubepods)")
 	}
 	name, err := os.MkdirTemp(below, "nodens-doctor-")
 	if err != nil {
@@ -146,12 +145,12 @@ func newCgroup(below string) (dir *os.File, remove func() error, err error) {
 	return dir, func() error { return errors.Join(dir.Close(), os.Remove(name)) }, nil
 }
 
-// isBelow tells whether this process is in a cgroup or below it. What
-// /proc/self/cgroup says depends on the cgroup namespace, so it is looked for.
+// isBelow reports whether this process is in cgroup or below it. It searches the
+// hierarchy, because /proc/self/cgroup depends on the cgroup namespace.
 func isBelow(cgroup string) bool { return cgroupOf(cgroup, os.Getpid()) != "" }
 
-// cgroupOf finds the directory of a process's cgroup, at or below another; "" if
-// it is not there.
+// cgroupOf returns the directory of a process's cgroup, if it is the directory
+// below or lower, else "".
 func cgroupOf(below string, pid int) string {
 	if below == "" || pid == 0 {
 		return ""
@@ -159,7 +158,7 @@ func cgroupOf(below string, pid int) string {
 	dir, wanted := "", strconv.Itoa(pid)
 	_ = filepath.WalkDir(below, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() {
-			return nil // gone meanwhile
+			return nil // removed meanwhile
 		}
 		text, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
 		if err == nil && slices.Contains(strings.Fields(string(text)), wanted) {
@@ -171,7 +170,7 @@ func cgroupOf(below string, pid int) string {
 	return dir
 }
 
-// optedOut tells whether redirection leaves a pod alone: its cgroup, or one above.
+// optedOut reports whether the pod's cgroup, or one above it, has opted out.
 func (e *examination) optedOut(p pod) bool {
 	if len(e.inForce.OptedOut) == 0 {
 		return false
@@ -185,14 +184,13 @@ func (e *examination) optedOut(p pod) bool {
 	return false
 }
 
-// judgeRedirected judges an address that sockets of pods are taken elsewhere
-// from than packets.
-func (e *examination) judgeRedirected(p pod, r reach) {
+// checkRedirected reports on an address whose queries are redirected.
+func (e *examination) checkRedirected(p pod, r reach) {
 	switch {
 	case isNodens(r.redirected):
-		e.fact(p.view, fmt.Sprintf("%s is reached by socket redirection, answered by %s; by address %s answers", r.addr, r.redirected, orNobody(r.plain)))
+		e.fact(p.view, fmt.Sprintf("%s is reached by socket redirection, answered by %s; without redirection, %s answers", r.addr, r.redirected, orNone(r.plain)))
 	case r.redirected == "":
-		e.find(p.view, "redirect-lost", fmt.Sprintf("queries for %s are redirected to %s, and nobody answers them", r.addr, e.inForce.Targets[r.addr]))
+		e.find(p.view, "redirect-lost", fmt.Sprintf("queries for %s are redirected to %s, and no server answers there", r.addr, e.inForce.Targets[r.addr]))
 	default:
 		e.find(p.view, "redirect-fallback", fmt.Sprintf("queries for %s are redirected to %s, not to nodens", r.addr, r.redirected))
 	}

@@ -12,13 +12,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// resolvConf is what counts of a resolv.conf(5).
+// resolvConf holds the nameservers and the search list of a resolv.conf(5).
 type resolvConf struct {
 	servers []netip.Addr
 	search  []string
 }
 
-// parseResolvConf reads a file as libc does: lines that it ignores are ignored.
+// parseResolvConf ignores the lines that libc ignores.
 func parseResolvConf(text string) resolvConf {
 	var c resolvConf
 	for line := range strings.Lines(text) {
@@ -40,25 +40,24 @@ func parseResolvConf(text string) resolvConf {
 	return c
 }
 
-// domains are the words that are names and can be printed: the file may be a
-// pod's.
+// domains returns the words that are domain names of printable ASCII. A pod, which
+// is not trusted, may have written the file.
 func domains(words []string) []string {
 	var all []string
 	for _, w := range words {
-		strange := strings.ContainsFunc(w, func(r rune) bool { return r <= ' ' || r > '~' })
-		if _, ok := dns.IsDomainName(w); ok && !strange {
+		unprintable := strings.ContainsFunc(w, func(r rune) bool { return r <= ' ' || r > '~' })
+		if _, ok := dns.IsDomainName(w); ok && !unprintable {
 			all = append(all, w)
 		}
 	}
 	return all
 }
 
-// systemdResolved is where systemd-resolved keeps the servers that its stub
-// asks.
+// systemdResolved is the file with the upstreams of systemd-resolved's stub.
 const systemdResolved = "/run/systemd/resolve/resolv.conf"
 
-// resolvConfs reads the node's resolv.conf and those that forwards name, and
-// judges them.
+// resolvConfs reads and checks the node's resolv.conf and those that forwards
+// name.
 func (e *examination) resolvConfs() map[string]resolvConf {
 	files := make(map[string]resolvConf)
 	wanted := map[string]string{e.ResolvConf: ""}
@@ -74,15 +73,14 @@ func (e *examination) resolvConfs() map[string]resolvConf {
 			continue
 		}
 		files[path] = parseResolvConf(string(text))
-		e.judgeResolvConf(path, where, files[path])
+		e.checkResolvConf(path, where, files[path])
 	}
 	e.search = files[e.ResolvConf].search
 	return files
 }
 
-// judgeResolvConf looks at a file; where is the forward that reads it, "" if
-// none does.
-func (e *examination) judgeResolvConf(path, where string, c resolvConf) {
+// checkResolvConf checks one file. where is the forward that reads it, or "".
+func (e *examination) checkResolvConf(path, where string, c resolvConf) {
 	at := path
 	if where != "" {
 		at = where + ": " + path
@@ -96,21 +94,21 @@ func (e *examination) judgeResolvConf(path, where string, c resolvConf) {
 		case e.own(netip.AddrPortFrom(a, 53)):
 			own++
 		case a.IsLoopback() && where != "":
-			e.judgeStub(at, a)
+			e.checkStub(at, a)
 		}
 	}
 	if own > 0 && own == len(c.servers) && where != "" {
-		e.find(nodeView, "forward-loop", fmt.Sprintf("%s names no server but the daemon itself", at))
+		e.find(nodeView, "forward-loop", fmt.Sprintf("%s names only nodens itself", at))
 	}
 }
 
-// judgeStub looks at a loopback resolver that is forwarded to.
-func (e *examination) judgeStub(at string, stub netip.Addr) {
+// checkStub checks a loopback resolver that is an upstream.
+func (e *examination) checkStub(at string, stub netip.Addr) {
 	text, err := os.ReadFile(systemdResolved)
 	if err == nil {
 		for _, a := range parseResolvConf(string(text)).servers {
 			if e.own(netip.AddrPortFrom(a, 53)) {
-				e.find(nodeView, "forward-loop", fmt.Sprintf("%s names %s, which asks %s, the daemon itself (%s)", at, stub, a, systemdResolved))
+				e.find(nodeView, "forward-loop", fmt.Sprintf("%s names %s, which forwards to %s, nodens itself (%s)", at, stub, a, systemdResolved))
 				return
 			}
 		}
@@ -118,7 +116,7 @@ func (e *examination) judgeStub(at string, stub netip.Addr) {
 	e.find(nodeView, "resolv-stub", fmt.Sprintf("%s names %s", at, stub))
 }
 
-// isDialError tells that no connection came about.
+// isDialError reports whether no connection was established.
 func isDialError(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"

@@ -11,8 +11,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// examineSearch asks for a name that cannot exist under each search domain
-// outside of the cluster, as stubs do first. Those in done are left out.
+// examineSearch queries a nonexistent name under each search domain outside the
+// cluster, as stub resolvers do. It skips the domains in done.
 func (e *examination) examineSearch(ctx context.Context, from place, search, done []string) {
 	if len(e.alive) == 0 {
 		return
@@ -28,41 +28,43 @@ func (e *examination) examineSearch(ctx context.Context, from place, search, don
 			work = append(work, func() { e.examineSuffix(ctx, from, suffix, name) })
 		}
 	}
-	together(work...)
+	parallel(work...)
 }
 
-// examineSuffix asks the upstreams from the node, since they are the daemon's.
+// examineSuffix queries from the node, as the daemon does. from is the view of the
+// findings.
 func (e *examination) examineSuffix(ctx context.Context, from place, suffix, name string) {
 	for _, server := range e.alive {
 		var a, aaaa outcome
-		together(
-			func() { a = e.ask(ctx, e.node, "udp", server, question(name, dns.TypeA)) },
-			func() { aaaa = e.ask(ctx, e.node, "udp", server, question(name, dns.TypeAAAA)) },
+		parallel(
+			func() { a = e.query(ctx, e.node, "udp", server, question(name, dns.TypeA)) },
+			func() { aaaa = e.query(ctx, e.node, "udp", server, question(name, dns.TypeAAAA)) },
 		)
-		said := fmt.Sprintf("%s answers %s for %s: A %s, AAAA %s", server, "a name that does not exist", "below "+suffix, said(a), said(aaaa))
+		what := fmt.Sprintf("%s answers a query for a nonexistent name below %s: A %s, AAAA %s", server, suffix, describe(a), describe(aaaa))
 		switch {
 		case failed(a) || failed(aaaa):
-			e.find(from.view, "search-failing", said)
+			e.find(from.view, "search-failing", what)
 		case hasData(a) || hasData(aaaa):
-			e.fact(from.view, said)
+			e.fact(from.view, what)
 		case empty(a) || empty(aaaa):
-			s, cured := e.curedBy(ctx, name)
-			if cured != "" {
-				said += "; " + cured
+			s, nodens := e.normalized(ctx, name)
+			if nodens != "" {
+				what += "; " + nodens
 			}
-			e.findAs(from.view, "search-empty", s, said, "")
+			e.findAs(from.view, "search-empty", s, what, "")
 		}
 	}
 }
 
-// curedBy asks nodens for the same name: NXDOMAIN for both types is the cure.
-func (e *examination) curedBy(ctx context.Context, name string) (Severity, string) {
+// normalized queries nodens for the same name. If nodens answers NXDOMAIN for both
+// types, the finding is only a Note.
+func (e *examination) normalized(ctx context.Context, name string) (Severity, string) {
 	addr, ok := e.nodens()
 	if !ok {
 		return "", ""
 	}
 	for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
-		o := e.ask(ctx, e.node, "udp", addr, question(name, qtype))
+		o := e.query(ctx, e.node, "udp", addr, question(name, qtype))
 		if !o.answered() || o.reply.Rcode != dns.RcodeNameError {
 			return "", "nodens passes that on"
 		}
@@ -70,7 +72,7 @@ func (e *examination) curedBy(ctx context.Context, name string) (Severity, strin
 	return Note, "nodens turns that into NXDOMAIN"
 }
 
-// nodens is an address at which nodens answers.
+// nodens returns an address at which nodens answers.
 func (e *examination) nodens() (netip.AddrPort, bool) {
 	for _, a := range e.Addresses {
 		if isNodens(e.served[a]) {
@@ -86,13 +88,13 @@ func empty(o outcome) bool {
 
 func hasData(o outcome) bool { return o.answered() && len(o.reply.Answer) > 0 }
 
-// failed tells that a stub would take it for no answer.
+// failed reports whether a stub resolver treats the outcome as no answer.
 func failed(o outcome) bool {
 	return !o.answered() || o.reply.Rcode != dns.RcodeSuccess && o.reply.Rcode != dns.RcodeNameError
 }
 
-// said is the reply in a word.
-func said(o outcome) string {
+// describe returns the outcome in one or two words.
+func describe(o outcome) string {
 	switch {
 	case hasData(o):
 		return "data"

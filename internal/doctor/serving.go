@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// examineServing looks at the local IPs from the node: are they there, does
-// anybody answer, and is it nodens?
+// examineServing checks the local IPs from the node: whether a link has them,
+// whether a server answers, and whether that is nodens.
 func (e *examination) examineServing(ctx context.Context) {
 	host := e.hostState(ctx)
 	var mu sync.Mutex
@@ -23,11 +23,11 @@ func (e *examination) examineServing(ctx context.Context) {
 			e.served[addr] = who
 		})
 	}
-	together(all...)
+	parallel(all...)
 }
 
-// hostState tells what netsetup finds, and notes what is not a matter of one
-// address.
+// hostState returns what netsetup finds. It adds the findings that do not concern
+// a single address.
 func (e *examination) hostState(ctx context.Context) HostState {
 	if e.Host == nil {
 		return HostState{}
@@ -46,36 +46,36 @@ func (e *examination) hostState(ctx context.Context) HostState {
 	return s
 }
 
-// examineAddress returns who answers at addr.
+// examineAddress returns the server that answers at addr, or "".
 func (e *examination) examineAddress(ctx context.Context, addr netip.AddrPort, missing bool) string {
-	who, o := e.who(ctx, e.node, "udp", addr)
+	who, o := e.identify(ctx, e.node, "udp", addr)
 	holders := e.holdersOf(addr.Port(), addr.Addr())
 	switch {
 	case who == "" && missing:
-		e.find(nodeView, "address-missing", fmt.Sprintf("%s is on no link of this node", addr.Addr()))
+		e.find(nodeView, "address-missing", fmt.Sprintf("no link of this node has %s", addr.Addr()))
 		return ""
 	case who == "":
 		e.silentAddress(addr, o, holders)
 		return ""
 	case !isNodens(who) && heldByNodens(holders):
-		who = "nodens of another version" // from before it said who it is
+		who = "nodens of another version" // one without id.server
 	case !isNodens(who):
 		e.find(nodeView, "other-server", fmt.Sprintf("%s is answered by %s%s", addr, who, heldBy(holders)))
 	}
 	e.fact(nodeView, fmt.Sprintf("%s is answered by %s", addr, who))
-	if tcp := e.ask(ctx, e.node, "tcp", addr, chaos("id.server.")); !tcp.answered() {
-		e.find(nodeView, "tcp-lost", fmt.Sprintf("%s answers over UDP and not over TCP (%s)", addr, tcp.why()))
+	if tcp := e.query(ctx, e.node, "tcp", addr, chaos("id.server.")); !tcp.answered() {
+		e.find(nodeView, "tcp-lost", fmt.Sprintf("%s answers over UDP but not over TCP (%s)", addr, tcp.why()))
 	}
 	return who
 }
 
-// silentAddress tells apart why nobody answers at addr.
+// silentAddress adds a finding that says why no server answers at addr.
 func (e *examination) silentAddress(addr netip.AddrPort, o outcome, holders []Holder) {
 	what := fmt.Sprintf("%s does not answer the node (%s)", addr, o.why())
 	switch {
 	case e.Holders != nil && len(holders) == 0:
 		e.find(nodeView, "not-serving", what+", and no process listens there")
-	case len(holders) > 0 && heldByStranger(holders):
+	case len(holders) > 0 && heldByOther(holders):
 		e.find(nodeView, "port-held", what+heldBy(holders))
 	case len(holders) > 0:
 		e.find(nodeView, "hung", what+heldBy(holders))
@@ -84,14 +84,14 @@ func (e *examination) silentAddress(addr netip.AddrPort, o outcome, holders []Ho
 	}
 }
 
-// holdersOf lists the sockets on a port; nothing if that is not known.
+// holdersOf returns the sockets on a port, or nil if they are unknown.
 func (e *examination) holdersOf(port uint16, addrs ...netip.Addr) []Holder {
 	if e.Holders == nil {
 		return nil
 	}
 	h, err := e.Holders(port, addrs...)
 	if err != nil {
-		e.unexamined(fmt.Sprintf("who holds port %d: %v", port, err))
+		e.unexamined(fmt.Sprintf("sockets on port %d: %v", port, err))
 	}
 	return h
 }
@@ -103,19 +103,18 @@ func isOurs(h Holder) bool { return strings.HasPrefix(h.Comm, programName) }
 
 func heldByNodens(holders []Holder) bool { return slices.ContainsFunc(holders, isOurs) }
 
-// heldByStranger tells whether a process that is visible and not nodens has a
-// socket.
-func heldByStranger(holders []Holder) bool {
+// heldByOther reports whether a visible process other than nodens has a socket.
+func heldByOther(holders []Holder) bool {
 	return slices.ContainsFunc(holders, func(h Holder) bool { return h.PID != 0 && !isOurs(h) })
 }
 
-// heldBy names the processes, each once.
+// heldBy names each process once.
 func heldBy(holders []Holder) string {
 	var names []string
 	for _, h := range holders {
 		n := "a process that is not visible from here"
 		if h.PID != 0 {
-			n = fmt.Sprintf("%q (pid %d)", h.Comm, h.PID) // a process may call itself anything
+			n = fmt.Sprintf("%q (pid %d)", h.Comm, h.PID) // quoted: a process chooses its own name
 		}
 		if !slices.Contains(names, n) {
 			names = append(names, n)
@@ -127,7 +126,7 @@ func heldBy(holders []Holder) string {
 	return "; the port is held by " + strings.Join(names, ", ")
 }
 
-// examinePorts looks for strangers on the daemon's other ports.
+// examinePorts looks for other processes on the daemon's admin ports.
 func (e *examination) examinePorts() {
 	for _, p := range e.Ports {
 		holders := slices.DeleteFunc(e.holdersOf(p.Port, e.orAny(p.Addrs)...), func(h Holder) bool {
@@ -139,7 +138,7 @@ func (e *examination) examinePorts() {
 	}
 }
 
-// orAny is addrs, or the local IPs and loopback for a port on all addresses.
+// orAny returns addrs, or the local IPs and loopback if addrs is empty.
 func (e *examination) orAny(addrs []netip.Addr) []netip.Addr {
 	if len(addrs) > 0 {
 		return addrs

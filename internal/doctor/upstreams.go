@@ -12,20 +12,19 @@ import (
 	"github.com/miekg/dns"
 )
 
-// asked is an upstream server and what is forwarded to it.
-type asked struct {
+// upstream is a server that queries are forwarded to.
+type upstream struct {
 	Server
-	cluster  bool // the cluster domain is
-	root     bool // the root zone is
+	cluster  bool // for the cluster domain
+	root     bool // for the root zone
 	forceTCP bool
-	where    string
-	zone     string
+	where    string // FILE:LINE of its first forward
+	zone     string // the first zone of that
 }
 
-// upstreams lists the servers of all forwards, each once, those from files
-// included.
-func (e *examination) upstreams(files map[string]resolvConf) []asked {
-	var all []asked
+// upstreams returns the servers of all forwards and their files, each once.
+func (e *examination) upstreams(files map[string]resolvConf) []upstream {
+	var all []upstream
 	for _, f := range e.Forwards {
 		to := slices.Clone(f.To)
 		for _, path := range f.Files {
@@ -36,9 +35,9 @@ func (e *examination) upstreams(files map[string]resolvConf) []asked {
 			}
 		}
 		for _, s := range to {
-			i := slices.IndexFunc(all, func(a asked) bool { return a.Server == s })
+			i := slices.IndexFunc(all, func(a upstream) bool { return a.Server == s })
 			if i < 0 {
-				all = append(all, asked{Server: s, where: f.Where, zone: f.Zones[0]})
+				all = append(all, upstream{Server: s, where: f.Where, zone: f.Zones[0]})
 				i = len(all) - 1
 			}
 			all[i].cluster = all[i].cluster || slices.Contains(f.Zones, e.ClusterDomain)
@@ -49,10 +48,10 @@ func (e *examination) upstreams(files map[string]resolvConf) []asked {
 	return all
 }
 
-// own tells whether addr is one of the daemon's.
+// own reports whether addr is one of the daemon's.
 func (e *examination) own(addr netip.AddrPort) bool { return slices.Contains(e.Addresses, addr) }
 
-// examineUpstreams asks every upstream from the node.
+// examineUpstreams queries every upstream from the node.
 func (e *examination) examineUpstreams(ctx context.Context, files map[string]resolvConf) {
 	all := e.upstreams(files)
 	answers := make([]bool, len(all))
@@ -60,7 +59,7 @@ func (e *examination) examineUpstreams(ctx context.Context, files map[string]res
 	var work []func()
 	for i, a := range all {
 		if e.own(a.Addr) {
-			e.find(nodeView, "forward-loop", fmt.Sprintf("%s: %s is forwarded to %s, the daemon itself", a.where, a.zone, a.Addr))
+			e.find(nodeView, "forward-loop", fmt.Sprintf("%s: %s is forwarded to %s, nodens itself", a.where, a.zone, a.Addr))
 			continue
 		}
 		work = append(work, func() {
@@ -72,14 +71,14 @@ func (e *examination) examineUpstreams(ctx context.Context, files map[string]res
 			}
 		})
 	}
-	together(work...)
+	parallel(work...)
 	slices.SortFunc(e.alive, netip.AddrPort.Compare)
-	e.judgeSilence(all, answers)
+	e.findSilent(all, answers)
 }
 
-// judgeSilence notes the upstreams that do not answer: a fault where a zone has
-// no other.
-func (e *examination) judgeSilence(all []asked, answers []bool) {
+// findSilent adds a finding for each upstream that does not answer. It is a fault
+// if no other upstream of the zone answers.
+func (e *examination) findSilent(all []upstream, answers []bool) {
 	for i, a := range all {
 		if answers[i] || e.own(a.Addr) {
 			continue
@@ -100,9 +99,9 @@ func (e *examination) judgeSilence(all []asked, answers []bool) {
 	}
 }
 
-// examineUpstream reports whether the server answers by any transport that
-// nodens would use.
-func (e *examination) examineUpstream(ctx context.Context, a asked) bool {
+// examineUpstream reports whether the server answers by a transport that nodens
+// uses.
+func (e *examination) examineUpstream(ctx context.Context, a upstream) bool {
 	q := question(a.zone, dns.TypeSOA)
 	if a.zone == "." {
 		q = question(".", dns.TypeNS)
@@ -111,9 +110,9 @@ func (e *examination) examineUpstream(ctx context.Context, a asked) bool {
 		return e.connects(ctx, a.Addr)
 	}
 	var udp, tcp outcome
-	together(
-		func() { udp = e.ask(ctx, e.node, "udp", a.Addr, q) },
-		func() { tcp = e.ask(ctx, e.node, "tcp", a.Addr, q.Copy()) },
+	parallel(
+		func() { udp = e.query(ctx, e.node, "udp", a.Addr, q) },
+		func() { tcp = e.query(ctx, e.node, "tcp", a.Addr, q.Copy()) },
 	)
 	if !udp.answered() && !tcp.answered() {
 		return false
@@ -127,9 +126,9 @@ func (e *examination) examineUpstream(ctx context.Context, a asked) bool {
 		if a.forceTCP {
 			s = Fault
 		}
-		e.findAs(nodeView, "upstream-no-tcp", s, fmt.Sprintf("%s: %s answers over UDP and not over TCP (%s)", a.where, a.Addr, tcp.why()), "")
+		e.findAs(nodeView, "upstream-no-tcp", s, fmt.Sprintf("%s: %s answers over UDP but not over TCP (%s)", a.where, a.Addr, tcp.why()), "")
 	case !udp.answered() && !a.forceTCP:
-		e.find(nodeView, "upstream-silent", fmt.Sprintf("%s: %s answers over TCP and not over UDP (%s)", a.where, a.Addr, udp.why()))
+		e.find(nodeView, "upstream-silent", fmt.Sprintf("%s: %s answers over TCP but not over UDP (%s)", a.where, a.Addr, udp.why()))
 	}
 	e.fact(nodeView, fmt.Sprintf("upstream %s of %s answers", a.Addr, a.zone))
 	if udp.answered() && !a.cluster {
@@ -138,41 +137,41 @@ func (e *examination) examineUpstream(ctx context.Context, a asked) bool {
 	return true
 }
 
-// connects tells whether a TCP connection comes about, which is as far as TLS
-// is looked at.
+// connects reports whether the server accepts TCP connections. TLS itself is not
+// examined.
 func (e *examination) connects(ctx context.Context, addr netip.AddrPort) bool {
 	o := exchange(ctx, e.node, "tcp", addr, question(".", dns.TypeNS), e.Timeout)
 	return o.answered() || !isDialError(o.err)
 }
 
-// Sizes of RFC 6891 and RFC 9715.
+// UDP payload sizes in octets (RFC 6891 §6.2.5, RFC 9715).
 const (
 	largeSize = 4096
 	safeSize  = 1232
 )
 
-// examineLarge asks for an answer that does not fit into one packet.
-func (e *examination) examineLarge(ctx context.Context, a asked) {
+// examineLarge queries for an answer that does not fit into one packet.
+func (e *examination) examineLarge(ctx context.Context, a upstream) {
 	q := question(".", dns.TypeDNSKEY)
 	if e.LargeName != "" {
 		q = question(e.LargeName, dns.TypeTXT)
 	}
-	whole := e.ask(ctx, e.node, "tcp", a.Addr, q.Copy().SetEdns0(largeSize, true))
+	whole := e.query(ctx, e.node, "tcp", a.Addr, q.Copy().SetEdns0(largeSize, true))
 	if !whole.answered() || whole.reply.Len() <= safeSize {
-		return // nothing to lose
+		return // the answer fits into one packet
 	}
-	if large := e.ask(ctx, e.node, "udp", a.Addr, q.Copy().SetEdns0(largeSize, true)); large.answered() {
+	if large := e.query(ctx, e.node, "udp", a.Addr, q.Copy().SetEdns0(largeSize, true)); large.answered() {
 		return
 	}
 	what := fmt.Sprintf("%s: the answer of %s for %s, %d octets, is lost over UDP", a.where, a.Addr, q.Question[0].Name, whole.reply.Len())
-	if safe := e.ask(ctx, e.node, "udp", a.Addr, q.Copy().SetEdns0(safeSize, true)); safe.answered() {
-		e.find(nodeView, "large-lost", what+fmt.Sprintf("; with a limit of %d it arrives, truncated", safeSize))
+	if safe := e.query(ctx, e.node, "udp", a.Addr, q.Copy().SetEdns0(safeSize, true)); safe.answered() {
+		e.find(nodeView, "large-lost", what+fmt.Sprintf("; with a limit of %d octets it arrives, truncated", safeSize))
 		return
 	}
-	e.findAs(nodeView, "large-lost", Fault, what+fmt.Sprintf(", even with a limit of %d", safeSize), "")
+	e.findAs(nodeView, "large-lost", Fault, what+fmt.Sprintf(", even with a limit of %d octets", safeSize), "")
 }
 
-// names joins addresses for people.
+// names joins addresses for display.
 func names[T fmt.Stringer](list []T) string {
 	var s []string
 	for _, v := range list {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Write prints the report for people: what was seen, then what was found.
+// Write prints the report as text: facts, then findings.
 func (r *Report) Write(w io.Writer) error {
 	var b strings.Builder
 	for _, f := range r.Facts {
@@ -27,7 +27,7 @@ func (r *Report) Write(w io.Writer) error {
 	return err
 }
 
-// Summary counts the findings.
+// Summary returns the number of findings by severity.
 func (r *Report) Summary() string {
 	counts := make(map[Severity]int)
 	for _, f := range r.Findings {
@@ -44,7 +44,7 @@ func (r *Report) Summary() string {
 		}
 	}
 	if len(parts) == 0 {
-		return "nothing wrong was found"
+		return "no problem found"
 	}
 	return strings.Join(parts, ", ")
 }

@@ -43,8 +43,8 @@ func TestCNISwallows(t *testing.T) {
 	w, flags := cniWorld(t, lab.RouteFIB)
 	w.start(t, flags...)
 	for _, says := range []string{
-		"on lxc0, the host's end of its link, runs the BPF program from_pod",
-		"Cilium is here (link cilium_host, link cilium_net)",
+		"the BPF program from_pod runs on lxc0, the host's end of its link",
+		"Cilium runs on this node (link cilium_host, link cilium_net)",
 		"bpf.hostLegacyRouting=true",
 	} {
 		provocation{args: flags, want: []string{"fault pod cni-swallows"}, says: says}.examine(t, w)
@@ -93,7 +93,7 @@ func TestHealthyByRedirection(t *testing.T) {
 		says string
 	}{
 		{"M1", lab.RouteFIB, localAddr + " is reached by socket redirection, answered by nodens "},
-		{"M3", lab.RouteFIBOrStack, "; a socket below the pods' cgroup gets the same"},
+		{"M3", lab.RouteFIBOrStack, "; a socket in the pods' cgroup gets the same server"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -142,7 +142,7 @@ func TestReadOnlyCgroups(t *testing.T) {
 	w.doctorCgroup = w.podCgroup
 	r := w.doctor(t, readOnly, nil, args...)
 	w.expect(t, r)
-	if len(r.Unexamined) > 0 || !hasFact(r, w.podPID, "by which way cannot be told") {
+	if len(r.Unexamined) > 0 || !hasFact(r, w.podPID, "cannot see by which way") {
 		t.Errorf("not examined: %q; facts %+v", r.Unexamined, r.Facts)
 	}
 
