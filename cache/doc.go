@@ -1,5 +1,4 @@
-// Package cache stores packed DNS answers and their age, and coalesces equal
-// in-flight queries.
+// Package cache stores packed DNS answers and their age.
 //
 // A Store owns one byte budget. Each zone of the configuration opens a Cache in
 // it under an id. The entries belong to the id: a reload that opens the same id

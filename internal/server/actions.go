@@ -26,9 +26,6 @@ type Actions struct {
 
 // take reports whether some action may concern q.
 func (a *Actions) take(q *Query) bool {
-	if a == nil {
-		return false
-	}
 	return a.Rewrite != nil || a.LoadBalance != nil || a.DNS64.wants(q) ||
 		a.bounds(q) || a.NSID != "" && q.option(dns.EDNS0NSID) != nil || a.ACL.judge(q) != ACLAllow
 }
@@ -39,7 +36,7 @@ func (a *Actions) bounds(q *Query) bool {
 }
 
 // act answers a query that an action takes.
-func (s *Server) act(j *job) ([]byte, outcome) {
+func (s *Server) act(j *job) {
 	q, a := &j.q, j.q.zone.Actions
 	if a.bounds(q) {
 		q.udpSize = a.MaxUDP
@@ -49,16 +46,18 @@ func (s *Server) act(j *job) ([]byte, outcome) {
 	}
 	r := a.Rewrite.run(q)
 	if a.LoadBalance == nil && !a.DNS64.wants(q) && !r.applied {
-		return s.admit(j)
+		s.admit(j)
+		return
 	}
 	m, o := s.translate(j, r)
 	if o.dropped {
-		return nil, o
+		s.finish(j, nil, o)
+		return
 	}
 	a.LoadBalance.order(m.Msg)
 	reply := appendMessage(j.out[:0], q, m)
 	o.rcode = replyRcode(reply)
-	return reply, o
+	s.finish(j, reply, o)
 }
 
 // message is a reply that actions are at work on. Its OPT record is taken off.
@@ -68,44 +67,47 @@ type message struct {
 }
 
 // admit answers j's question, unless the zone's ACL is against it.
-func (s *Server) admit(j *job) ([]byte, outcome) {
+func (s *Server) admit(j *job) {
 	q := &j.q
 	v := q.zone.actions().ACL.judge(q)
 	if v != ACLAllow {
 		q.zone.stats.refused(v)
-		return v.reply(j.out[:0], q)
+		reply, o := v.reply(j.out[:0], q)
+		s.finish(j, reply, o)
+		return
 	}
 	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
 	if q.private {
 		q.key[len(q.key)-1] |= privateKey
 	} else if reply, o, ok := s.fromCache(j.out[:0], q); ok {
-		return reply, o
+		s.finish(j, reply, o)
+		return
 	}
-	return s.resolveMiss(j)
+	s.miss(j)
 }
 
 // privateKey marks the key of a question whose answer is only for who asks it.
 // It stands in the flag byte, where no stored answer has it.
 const privateKey = 0x80
 
-func isPrivate(key []byte) bool { return key[len(key)-1]&privateKey != 0 }
-
 // consult is admit for a question of our own, on behalf of j.
 func (s *Server) consult(j *job, q *Query) (message, outcome) {
-	inner := &job{lis: j.lis, sock: j.sock, conn: j.conn}
+	replies := make(chan innerReply, 1)
+	inner := &job{srv: s, lis: j.lis, inner: replies}
 	q.copyTo(&inner.q)
 	inner.q.inner, inner.q.opt, inner.q.nsid = true, true, ""
 	inner.q.flags |= flagAD // the client's own wish is seen to at the end
-	reply, o := s.admit(inner)
-	if o.dropped {
-		return message{}, o
+	s.admit(inner)
+	r := <-replies
+	if r.dropped {
+		return message{}, r.outcome
 	}
 	m := message{Msg: new(dns.Msg)}
-	if err := m.Unpack(reply); err != nil {
-		return failed(err), outcome{rcode: dns.RcodeServerFailure, lookup: o.lookup}
+	if err := m.Unpack(r.msg); err != nil {
+		return failed(err), outcome{rcode: dns.RcodeServerFailure, lookup: r.lookup}
 	}
 	m.takeOPT()
-	return m, o
+	return m, r.outcome
 }
 
 // failed is a reply without an answer.

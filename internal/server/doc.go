@@ -1,11 +1,12 @@
-// Package server is a packet's journey: from a datagram or a TCP frame to the
-// reply that answers it.
+// Package server takes a query from a datagram or a TCP frame to its reply.
 //
-// A query is parsed in place (query.go) and looked up in the zone's cache; a
-// hit is copied, patched and sent with its batch (hit.go, reply.go). A miss
-// gets a goroutine and walks through resolve.go: join the flight, ask the
-// zone's sources, store, reply. There is no handler chain.
+// A reader parses the query in place (query.go) and looks it up in the zone's
+// cache. On a hit it copies the cached answer, patches it and sends it with its
+// batch (hit.go, reply.go). A miss goes to a worker (workers.go), which joins
+// the query in flight for the same question, or asks the zone's sources, stores
+// the answer and replies to all clients that wait for it (resolve.go). There is
+// no handler chain.
 //
-// Listeners outlive configurations: Apply opens what is new, swaps the zone
-// tables and closes what is gone, so that a reload loses no query.
+// Listeners outlive configurations: Apply opens new addresses, swaps the zone
+// tables and closes addresses that are gone. A reload loses no query.
 package server

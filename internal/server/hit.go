@@ -22,20 +22,20 @@ const (
 // tryHit appends the reply to q, which parsed with verdict v, if it can be had
 // without waiting: an answer from the cache, or an error. It returns false
 // when the query has to be resolved; q.zone and q.key are set then.
-func (s *Server) tryHit(dst []byte, l *listener, worker int, q *Query, v verdict) ([]byte, bool) {
+func (s *Server) tryHit(dst []byte, l *listener, reader int, q *Query, v verdict) ([]byte, bool) {
 	table := l.table.Load()
 	if table.guarded && s.keepsOut(q) {
-		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{set: true, code: edeProhibited}), l, worker, q), true
+		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{set: true, code: edeProhibited}), l, reader, q), true
 	}
 	if v != accept {
 		if v == refuse && table.rewritesClass(q) {
 			return dst, false
 		}
-		return s.replyUnresolved(appendVerdict(dst, q, v, s.identity), l, worker, q), true
+		return s.replyUnresolved(appendVerdict(dst, q, v, s.identity), l, reader, q), true
 	}
 	q.zone = table.find(q.lower)
 	if q.zone == nil {
-		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{}), l, worker, q), true
+		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{}), l, reader, q), true
 	}
 	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
 	if q.zone.Cache == nil || q.zone.Actions != nil && q.zone.Actions.take(q) {
@@ -43,7 +43,7 @@ func (s *Server) tryHit(dst []byte, l *listener, worker int, q *Query, v verdict
 	}
 	dst, o, ok := s.fromCache(dst, q)
 	if ok {
-		s.record(worker, q, dst, o)
+		s.record(reader, q, dst, o)
 	}
 	return dst, ok
 }
@@ -65,6 +65,7 @@ func (s *Server) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 		return dst, o, false
 	}
 	hit := q.zone.Cache.GetInto(q.key, q.start, q.memory.entry())
+	q.found = hit.State
 	switch {
 	case hit.State == cache.Fresh, hit.State == cache.Stale && !hit.Verify:
 		v, known := s.hitView(q, hit.Entry)
@@ -141,8 +142,8 @@ func (v view) asStale() view {
 
 // record counts and, where the zone asks for it, logs a reply. What a batch
 // answers is counted when its replies are made, with one reading of the clock.
-// worker is a UDP reader's number, or s.workers for whoever else.
-func (s *Server) record(worker int, q *Query, reply []byte, o outcome) {
+// reader is the number of a UDP reader, or s.readers for others.
+func (s *Server) record(reader int, q *Query, reply []byte, o outcome) {
 	o.size = len(reply)
 	if m := q.memory; m != nil && m.batch && q.zone.Log == nil {
 		m.tallies = append(m.tallies, newTally(q.zone.stats, q, o))
@@ -150,7 +151,7 @@ func (s *Server) record(worker int, q *Query, reply []byte, o outcome) {
 	}
 	o.took = s.clock().Sub(q.start)
 	t := newTally(q.zone.stats, q, o)
-	t.record(worker)
+	t.record(reader)
 	if q.zone.Log != nil {
 		q.zone.Log.write(q, reply, o)
 	}
@@ -158,9 +159,9 @@ func (s *Server) record(worker int, q *Query, reply []byte, o outcome) {
 
 // replyUnresolved counts a reply to something that belongs to no zone and
 // returns it.
-func (s *Server) replyUnresolved(reply []byte, l *listener, worker int, q *Query) []byte {
+func (s *Server) replyUnresolved(reply []byte, l *listener, reader int, q *Query) []byte {
 	t := newTally(l.unzoned, q, outcome{rcode: replyRcode(reply), size: len(reply), took: s.clock().Sub(q.start)})
-	t.record(worker)
+	t.record(reader)
 	return reply
 }
 

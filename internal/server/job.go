@@ -1,134 +1,141 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/miekg/dns"
 )
 
-// job is a query being resolved and the way its reply goes back. One of sock
-// and conn is set.
+// job is a query being resolved and the way its reply goes back. Exactly one of
+// sock, conn and inner is set.
 type job struct {
-	q   Query
-	out []byte
-	lis *listener
+	srv   *Server
+	q     Query
+	out   []byte // memory for the reply
+	lis   *listener
+	timer *time.Timer // ends the wait early; not nil: the job is not reused
 
 	sock    *udpSocket
 	sa      unix.RawSockaddrInet6
 	saLen   uint32
 	control []byte
 
-	conn *tcpConn
+	conn  *tcpConn
+	inner chan<- innerReply // for an action, not for a client; capacity 1
 }
 
-// newJob returns a job to be given back with freeJob.
-func (s *Server) newJob() *job {
-	if j, ok := s.jobs.Get().(*job); ok {
-		return j
+// innerReply is the reply to a question that an action asks.
+type innerReply struct {
+	msg []byte
+	outcome
+}
+
+// newJob returns a job for a copy of q.
+func (s *Server) newJob(q *Query) *job {
+	j, ok := s.jobs.Get().(*job)
+	if !ok {
+		j = &job{srv: s}
 	}
-	return new(job)
-}
-
-func (s *Server) freeJob(j *job) {
-	j.sock, j.conn, j.lis, j.q.zone = nil, nil, nil, nil
-	s.jobs.Put(j)
+	q.copyTo(&j.q)
+	return j
 }
 
 // start resolves j in a goroutine that l waits for. Above the limits of misses
-// the client gets SERVFAIL at once: a reply is never owed in silence, and REFUSED
-// would make some resolvers wait for another server's.
+// the client gets SERVFAIL at once. REFUSED would make some resolvers wait for
+// another server's reply.
 func (s *Server) start(l *listener, j *job) {
-	if s.quota.enter(j.q.client.Addr()) {
-		select {
-		case s.misses <- struct{}{}:
-			j.lis = l
-			l.jobs.Add(1)
-			s.crew.do(j)
-			return
-		default:
-		}
+	if !s.quota.enter(j.q.client.Addr()) {
+		s.metrics.clientLimited.Add(1)
+		s.reject(j, "too many queries of this client are being resolved")
+		return
+	}
+	select {
+	case s.misses <- struct{}{}:
+		j.lis = l
+		l.jobs.Add(1)
+		s.workers.do(func() { s.work(j) })
+	default:
 		s.quota.leave(j.q.client.Addr())
 		s.metrics.missLimited.Add(1)
-		s.turnAway(j, "too many queries are being resolved")
+		s.reject(j, "too many queries are being resolved")
+	}
+}
+
+// reject answers j without resolving it.
+func (s *Server) reject(j *job, why string) {
+	reply := appendError(j.out[:0], &j.q, dns.RcodeServerFailure, ede{set: true, code: edeNotReady, text: why})
+	s.send(j, reply, outcome{rcode: dns.RcodeServerFailure})
+}
+
+// finish ends j with its reply.
+func (s *Server) finish(j *job, reply []byte, o outcome) {
+	if j.inner != nil {
+		j.inner <- innerReply{reply, o}
 		return
 	}
-	s.metrics.clientLimited.Add(1)
-	s.turnAway(j, "too many queries of this client are being resolved")
-}
-
-// turnAway answers j without resolving it.
-func (s *Server) turnAway(j *job, why string) {
-	defer j.conn.done()
-	s.finish(j, appendError(j.out[:0], &j.q, dns.RcodeServerFailure, ede{set: true, code: edeNotReady, text: why}),
-		outcome{rcode: dns.RcodeServerFailure})
-}
-
-// work resolves j and answers it.
-func (s *Server) work(j *job) {
-	defer j.lis.jobs.Done()
-	defer j.conn.done()
-	defer func() { <-s.misses }()
-	defer s.survive("reply")
-	reply, o := s.resolveSafely(j)
-	s.quota.leave(j.q.client.Addr()) // who has the reply may ask the next question
-	s.finish(j, reply, o)
-}
-
-// resolveSafely turns a panic into SERVFAIL.
-func (s *Server) resolveSafely(j *job) (reply []byte, o outcome) {
+	l := j.lis
+	j.lis = nil
 	defer func() {
-		if p := recover(); p != nil {
-			s.tellPanic("resolving "+j.q.presentation(), p)
-			o = outcome{rcode: dns.RcodeServerFailure}
-			reply = appendError(j.out[:0], &j.q, dns.RcodeServerFailure, ede{})
-		}
+		<-s.misses
+		l.jobs.Done()
 	}()
-	return s.resolve(j)
+	s.quota.leave(j.q.client.Addr()) // before the reply: the client may ask the next question then
+	s.send(j, reply, o)
 }
 
-// survive, deferred, keeps a panic from ending the node's DNS.
+// send sends the reply to j and gives j back. Counters are updated before the
+// reply is sent.
+func (s *Server) send(j *job, reply []byte, o outcome) {
+	conn := j.conn
+	if conn != nil {
+		defer conn.done()
+	}
+	if !o.dropped {
+		s.record(s.readers, &j.q, reply, o)
+		var err error
+		if conn != nil {
+			err = conn.reply(reply)
+		} else {
+			err = j.sock.reply(j, reply)
+		}
+		if err != nil {
+			s.metrics.sendErrors.Add(1)
+		}
+		j.out = reply[:0]
+	}
+	if j.timer == nil { // else answerEarly may still read j
+		j.sock, j.conn, j.q.zone = nil, nil, nil
+		s.jobs.Put(j)
+	}
+}
+
+// recoverJob, deferred, answers j with SERVFAIL after a panic.
+func (s *Server) recoverJob(j *job) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	s.reportPanic("resolving "+j.q.presentation(), p)
+	if j.lis != nil {
+		reply := appendError(nil, &j.q, dns.RcodeServerFailure, ede{})
+		s.finish(j, reply, outcome{rcode: dns.RcodeServerFailure})
+	}
+}
+
+// survive, deferred, keeps a panic from ending the process.
 func (s *Server) survive(what string) {
 	if p := recover(); p != nil {
-		s.tellPanic(what, p)
+		s.reportPanic(what, p)
 	}
 }
 
-// tellPanic logs the stack and counts: the count is an alert.
-func (s *Server) tellPanic(what string, p any) {
+// reportPanic logs the stack of a panic and counts it. The count raises an
+// alert.
+func (s *Server) reportPanic(what string, p any) {
 	s.metrics.panics.Add(1)
 	s.log.Error("panic", "in", what, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-}
-
-// finish sends the reply of a miss and gives the job back. It is counted before
-// it is sent: who has an answer finds it counted.
-func (s *Server) finish(j *job, reply []byte, o outcome) {
-	if o.dropped {
-		s.freeJob(j)
-		return
-	}
-	s.record(s.workers, &j.q, reply, o)
-	var err error
-	if j.conn != nil {
-		err = j.conn.reply(reply)
-	} else {
-		err = j.sock.reply(j, reply)
-	}
-	if err != nil {
-		s.metrics.sendErrors.Add(1)
-	}
-	j.out = reply[:0]
-	s.freeJob(j)
-}
-
-// context is what the job's wait ends with: the connection it came from, or
-// the server.
-func (j *job) context(server context.Context) context.Context {
-	if j.conn != nil {
-		return j.conn.ctx
-	}
-	return server
 }

@@ -78,7 +78,7 @@ func (l *listener) deadPeer() unix.Sockaddr {
 func (s *Server) open(ctx context.Context, addr netip.AddrPort, gate *Gate) (*listener, error) {
 	l := &listener{addr: addr, gate: gate}
 	l.unzoned = s.metrics.zone(l.String(), noZone)
-	for i := range s.workers {
+	for i := range s.readers {
 		u, err := s.listenUDP(ctx, l, i)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("listen on %v: %w", addr, err), l.closeSockets())

@@ -35,10 +35,9 @@ func NewLoopProbe(zone string) *LoopProbe {
 	return p
 }
 
-// saw reports whether q is the probe come back, and remembers it. Only misses
-// are asked, so a hit does not pay for it. A nil probe sees nothing.
-func (p *LoopProbe) saw(q *Query) bool {
-	if p == nil || q.qtype != dns.TypeHINFO || !p.armed.Load() || string(q.lower) != string(p.wire) {
+// returned reports whether q is the probe, and remembers that it came back.
+func (p *LoopProbe) returned(q *Query) bool {
+	if q.qtype != dns.TypeHINFO || !p.armed.Load() || string(q.lower) != string(p.wire) {
 		return false
 	}
 	p.found.Store(true)

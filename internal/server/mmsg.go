@@ -157,8 +157,3 @@ func (b *batch) client(i int) netip.AddrPort {
 	}
 	return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), p)
 }
-
-// sockaddr returns a copy of the raw address of the i-th datagram's sender.
-func (b *batch) sockaddr(i int) (unix.RawSockaddrInet6, uint32) {
-	return b.slots[i].name, b.rx[i].hdr.Namelen
-}

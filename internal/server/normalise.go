@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
@@ -325,7 +324,7 @@ type siblingSource int
 
 const (
 	fromCache siblingSource = iota
-	fromFlight
+	fromInflight
 	fromUpstream
 	numSiblingSources
 )
@@ -380,26 +379,19 @@ func secondsLeft(h cache.Hit) uint32 {
 // findSibling finds the sibling of q's question: in the cache, by joining the
 // query in flight, or by asking upstream, within the time that the rule gives.
 // To doubt NXDOMAIN takes longer: until it is settled there is no good reply.
-func (s *Server) findSibling(ctx context.Context, q *Query, nxdomain bool) (sibling, siblingSource) {
-	z, n := q.zone.Zone, q.zone.Normalise
-	if sib, ok := z.cachedSibling(q, s.clock()); ok {
+func (s *Server) findSibling(q *Query, nxdomain bool) (sibling, siblingSource) {
+	z, n, now := q.zone.Zone, q.zone.Normalise, s.clock()
+	if sib, ok := z.cachedSibling(q, now); ok {
 		return sib, fromCache
 	}
 	wait := n.timeout
 	if nxdomain {
 		wait = max(wait, standInWait)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, wait, errWaited)
-	defer cancel()
-	var other Query
-	a, shared, err := s.fly(ctx, q.siblingQuery(&other))
-	source := fromUpstream
-	if shared {
-		source = fromFlight
-	}
-	if err != nil {
+	a, source := s.waitSibling(q, now, wait)
+	if a.err != nil {
 		sib := z.knownSibling(q, s.clock())
-		sib.late = errors.Is(err, errWaited)
+		sib.late = a.err == errTimeout
 		return sib, source
 	}
 	sib := sibling{entry: a.entry, left: n.secondsLeft(a)}
@@ -409,7 +401,41 @@ func (s *Server) findSibling(ctx context.Context, q *Query, nxdomain bool) (sibl
 	return sib, source
 }
 
-// secondsLeft is how long what a flight brought is good for.
+// waitSibling waits for the answer to the sibling of q's question, which the
+// cache did not have at the given time. It joins the query in flight or starts
+// one. After the wait, the error is errTimeout.
+func (s *Server) waitSibling(q *Query, now time.Time, wait time.Duration) (answer, siblingSource) {
+	var other Query
+	q.siblingQuery(&other)
+	key, result := other.inflightKey(), make(answers, 1)
+	source := fromInflight
+	first, raced := s.inflight.join(key, result, now)
+	if first {
+		source = fromUpstream
+		x := other.exchange()
+		x.inflight, x.check = key, raced
+		s.workers.do(func() { s.resolve(x) })
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case a := <-result:
+		return a, source
+	case <-timer.C:
+		s.inflight.leave(key, result)
+		return answer{err: errTimeout}, source
+	case <-s.ctx.Done():
+		s.inflight.leave(key, result)
+		return answer{err: context.Cause(s.ctx)}, source
+	}
+}
+
+// answers waits for one answer. Its capacity is 1.
+type answers chan answer
+
+func (c answers) deliver(a answer, _ bool) { c <- a }
+
+// secondsLeft is how long the answer of an exchange is good for.
 func (n *Normalise) secondsLeft(a answer) uint32 {
 	left := uint32(a.entry.TTL() / time.Second)
 	if left == 0 {

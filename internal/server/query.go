@@ -58,8 +58,9 @@ type Query struct {
 	extra   []dns.EDNS0 // options for upstream
 	private bool        // extra tells who asks: the answer is not kept
 
-	zone *boundZone // set by tryHit
-	key  []byte     // of the cache, set by tryHit; points into keyBuf
+	zone  *boundZone  // set by tryHit
+	key   []byte      // of the cache, set by tryHit; points into keyBuf
+	found cache.State // what the cache had, set by fromCache
 
 	memory *lookupMemory // nil: allocate
 
@@ -113,7 +114,7 @@ const (
 // any verdict but accept and discard, id, flags and as much of the question
 // and the OPT record as could be read are set.
 func (q *Query) parse(msg []byte) verdict {
-	q.name, q.lower, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone = nil, nil, false, false, false, 0, nil, nil
+	q.name, q.lower, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found = nil, nil, false, false, false, 0, nil, nil, cache.Miss
 	q.size = len(msg)
 	if len(msg) < headerLen {
 		return discard
@@ -304,24 +305,6 @@ func (q *Query) limit() int {
 		return minUDPSize
 	}
 	return int(min(max(q.udpSize, minUDPSize), maxUDPSize))
-}
-
-// message is the question as the zone's sources are asked it: the name in
-// lower case, RD, CD, DO and AD, and nothing else of the client's.
-func (q *Query) message() *dns.Msg {
-	name, _, err := dns.UnpackDomainName(q.lower, 0)
-	if err != nil {
-		return nil // unreachable: parseQuestion accepts only what unpacks
-	}
-	m := new(dns.Msg)
-	m.Question = []dns.Question{{Name: name, Qtype: q.qtype, Qclass: q.qclass}}
-	m.RecursionDesired = true
-	m.CheckingDisabled, m.AuthenticatedData = q.cd(), q.ad
-	if q.do || len(q.extra) > 0 {
-		m.SetEdns0(maxUDPSize, q.do)
-		m.IsEdns0().Option = q.extra
-	}
-	return m
 }
 
 // presentation is the name in presentation form, for logs.

@@ -15,104 +15,171 @@ import (
 var (
 	errNoSource = errors.New("no directive of the zone answers this name")
 	errLoop     = errors.New("forwarding loop: the probe of this zone came back")
-	errWaited   = errors.New("no answer in the time that a client can wait")
+	errTimeout  = errors.New("no answer in the time that a client can wait")
 	errFailing  = errors.New("upstream has just failed to answer this")
 	errPanic    = errors.New("panic, see the log")
-	errCut      = errors.New("upstream's answer is cut short, and TCP to it fails")
+	errCut      = errors.New("upstream's answer is truncated, and TCP to it fails")
 )
 
-// answer is what a flight brings home.
+// answer is the result of an exchange.
 type answer struct {
+	err    error // if not nil, there is no entry
 	entry  *cache.Entry
-	plugin int    // of the source that gave it, index into pluginLabels
+	plugin int    // the source that gave it, index into pluginLabels
 	age    uint32 // for Entry.AgeTTLs
 	note   ede    // for the reply
 }
 
-// cached tells that the answer came from the cache after all.
-func (a answer) cached() bool { return a.plugin == pluginCache }
-
-// resolve answers what tryHit has left: a question that the zone's actions
-// take, or a miss.
-func (s *Server) resolve(j *job) ([]byte, outcome) {
+// work answers a query that tryHit could not answer.
+func (s *Server) work(j *job) {
+	defer s.recoverJob(j)
 	q, z := &j.q, j.q.zone
-	if z.Loop.saw(q) {
-		return s.unanswered(j, errLoop)
+	switch {
+	case z.Loop != nil && z.Loop.returned(q):
+		s.answer(j, answer{err: errLoop})
+	case z.Actions != nil && z.Actions.take(q):
+		s.act(j)
+	default:
+		s.miss(j)
 	}
-	if z.Actions.take(q) {
-		return s.act(j)
-	}
-	return s.resolveMiss(j)
 }
 
-// resolveMiss answers a miss: join the flight of the question or start it,
-// which asks the zone's sources and stores what they say; see the answer as the
-// zone does; make the reply.
-func (s *Server) resolveMiss(j *job) ([]byte, outcome) {
-	q, z := &j.q, j.q.zone
-	ctx := j.context(s.ctx)
-	a, err := s.awaitWhole(ctx, q)
-	if err != nil {
-		return s.unanswered(j, err)
+// miss answers a cache miss in five steps:
+//
+//  1. join the in-flight query for the same question, or start one;
+//  2. ask the zone's sources;
+//  3. store the answer, or the failure;
+//  4. normalise: see the answer as the zone does;
+//  5. reply.
+//
+// Steps 2 and 3 run once for all jobs that wait for the same answer. A job that
+// joins is queued and holds no goroutine until the answer is there.
+func (s *Server) miss(j *job) {
+	if x := s.join(j); x != nil {
+		s.resolve(x)
 	}
-	v := s.normalise(ctx, j, a.entry)
+}
+
+// join makes j wait for the answer to its question. It returns nil if a query
+// for it is in flight; then j may be answered and reused at any time. Otherwise
+// the caller must resolve the exchange that it returns.
+func (s *Server) join(j *job) *exchange {
+	q := &j.q
+	if q.tcp && s.knownCut(q) {
+		s.answer(j, answer{err: errFailing})
+		return nil
+	}
+	key := q.inflightKey()
+	switch n := q.zone.Normalise; {
+	case q.found == cache.Stale:
+		j.timer = time.AfterFunc(staleWait, func() { s.answerEarly(key, j) })
+	case n != nil && n.mayStandIn(q):
+		j.timer = time.AfterFunc(standInWait, func() { s.answerEarly(key, j) })
+	}
+	first, raced := s.inflight.join(key, j, q.start)
+	if !first {
+		return nil
+	}
+	x := q.exchange()
+	x.inflight, x.check = key, raced || q.found == cache.Fresh
+	return x
+}
+
+// resolve gets the answer to x and delivers it to all who wait for it.
+func (s *Server) resolve(x *exchange) {
+	a := answer{err: errPanic}
+	defer func() {
+		if p := recover(); p != nil {
+			s.reportPanic("asking for "+x.m.Question[0].Name, p)
+		}
+		waiting := s.inflight.end(x.inflight, s.clock())
+		for i, w := range waiting {
+			w.deliver(a, i == len(waiting)-1) // 4. and 5.
+		}
+	}()
+	if x.check {
+		if a = s.recheck(x); a.entry != nil || a.err != nil {
+			return
+		}
+	}
+	ctx := &deadlineContext{Context: s.ctx, deadline: time.Now().Add(s.timeout)}
+	defer ctx.end()
+	r, err := s.ask(ctx, x) // 2.
+	a = s.store(x, r, err)  // 3.
+}
+
+// recheck looks x up in the cache. The zero answer means a miss.
+func (s *Server) recheck(x *exchange) answer {
+	switch hit := x.zone.peek(x.key, s.clock(), nil); hit.State {
+	case cache.Fresh:
+		return answer{entry: hit.Entry, plugin: pluginCache, age: hit.Age}
+	case cache.Failed:
+		return answer{err: errFailing}
+	}
+	return answer{}
+}
+
+// deliver implements waiter: it answers j.
+func (j *job) deliver(a answer, mayBlock bool) {
+	if !mayBlock && (j.conn != nil || j.q.zone.Normalise != nil) {
+		j.srv.workers.do(func() { j.srv.answer(j, a) })
+		return
+	}
+	j.srv.answer(j, a)
+}
+
+// answer makes the reply to j and sends it. A panic becomes SERVFAIL.
+func (s *Server) answer(j *job, a answer) {
+	defer s.recoverJob(j)
+	if j.timer != nil {
+		j.timer.Stop()
+	}
+	q := &j.q
+	if a.err == nil && q.tcp && a.entry.Msg()[2]&(flagTC>>8) != 0 {
+		a.err = s.refuseCut(q)
+	}
+	if a.err != nil {
+		reply, o := s.unanswered(j, a.err)
+		s.finish(j, reply, o)
+		return
+	}
+	v := s.normalise(j, a.entry)
 	if !v.note.set {
 		v.note = a.note
 	}
-	reply := appendEntry(j.out[:0], q, a.entry, a.age, a.cached(), v)
-	o := outcome{rcode: replyRcode(reply), plugin: a.plugin, waited: true, lookup: z.missed(), normalised: v.result}
-	if a.cached() {
+	cached := a.plugin == pluginCache
+	reply := appendEntry(j.out[:0], q, a.entry, a.age, cached, v)
+	o := outcome{rcode: replyRcode(reply), plugin: a.plugin, waited: true, lookup: q.zone.missed, normalised: v.result}
+	if cached {
 		_, o.lookup = hitKind(cache.Hit{Entry: a.entry, State: cache.Fresh})
 	}
-	return reply, o
+	s.finish(j, reply, o)
 }
 
-// staleWait is how long a client waits for a fresh answer when there is an
+// staleWait is how long a client waits for a fresh answer if there is an
 // expired one for it: the client response timer of RFC 8767 §5.
 const staleWait = 1800 * time.Millisecond
 
-// standInWait is how long a client waits for one address type when it can have
-// an empty answer in its place, see Server.standsIn: less than the 2.5 s after
-// which musl asks again.
+// standInWait is how long a client waits for one address type if it can have
+// an empty answer instead, see Server.standsIn: less than the 2.5 s after
+// which musl retries.
 const standInWait = 2 * time.Second
 
-// await waits for the answer to q's question: not too long if there is an
-// expired one, or an empty one to stand in.
-func (s *Server) await(ctx context.Context, q *Query) (answer, error) {
-	wait := s.timeout
-	switch {
-	case q.zone.peek(q.key, q.start, nil).State == cache.Stale:
-		wait = staleWait
-	case q.zone.Normalise.mayStandIn(q):
-		wait = standInWait
+// answerEarly answers j without waiting for the query in flight any longer, if
+// there is an expired answer or an empty one for it.
+func (s *Server) answerEarly(key string, j *job) {
+	if (j.q.found == cache.Stale || s.standsIn(&j.q)) && s.inflight.leave(key, j) {
+		s.answer(j, answer{err: errTimeout})
 	}
-	a, err := s.flyFor(ctx, q, wait)
-	if wait == standInWait && errors.Is(err, errWaited) && !s.standsIn(q) {
-		return s.flyFor(ctx, q, s.timeout-standInWait)
-	}
-	return a, err
 }
 
-// flyFor is fly with an end to the wait, errWaited; the flight itself goes on.
-// A wait as long as the flight needs no goroutine but the caller's.
-func (s *Server) flyFor(ctx context.Context, q *Query, wait time.Duration) (answer, error) {
-	in := q.inquiry()
-	key := in.flightKey()
-	if wait >= s.timeout {
-		if a, led, err := s.flight.Lead(key, s.landing(in)); led {
-			return a, err
-		}
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, wait, errWaited)
-	defer cancel()
-	a, _, err := s.flight.Do(ctx, key, s.landing(in))
-	return a, err
-}
-
-// normalise is the zone's view of e, after asking for the sibling if that
-// decides. Observing comes after the reply and does not change it.
-func (s *Server) normalise(ctx context.Context, j *job, e *cache.Entry) view {
+// normalise is the zone's view of e. If the answer for the other address type
+// decides, it waits for that. In observe mode the client does not wait.
+func (s *Server) normalise(j *job, e *cache.Entry) view {
 	q, n := &j.q, j.q.zone.Normalise
+	if n == nil {
+		return asIs(e, notJudged)
+	}
 	v, done := n.judge(q, e)
 	switch {
 	case done:
@@ -122,111 +189,45 @@ func (s *Server) normalise(ctx context.Context, j *job, e *cache.Entry) view {
 		return asIs(e, notJudged)
 	}
 	begin := s.clock()
-	sib, source := s.findSibling(ctx, q, e.Rcode() == dns.RcodeNameError)
+	sib, source := s.findSibling(q, e.Rcode() == dns.RcodeNameError)
 	q.zone.stats.sibling(source)
 	q.zone.stats.siblingWaited(s.clock().Sub(begin))
 	return n.verdict(e, sib)
 }
 
-// observe judges e without keeping the client waiting, and counts.
+// observe judges e in the background, and counts.
 func (s *Server) observe(j *job, e *cache.Entry) {
 	q := new(Query)
 	j.q.copyTo(q)
 	j.lis.jobs.Go(func() {
-		sib, source := s.findSibling(s.ctx, q, e.Rcode() == dns.RcodeNameError)
+		sib, source := s.findSibling(q, e.Rcode() == dns.RcodeNameError)
 		q.zone.stats.sibling(source)
-		q.zone.stats.judged(s.workers, q.qtype, q.zone.Normalise.verdict(e, sib).result)
+		q.zone.stats.judged(s.readers, q.qtype, q.zone.Normalise.verdict(e, sib).result)
 	})
 }
 
-// fly waits for the answer to q's question with everybody else who asks it.
-// shared says that the question was on its way already.
-func (s *Server) fly(ctx context.Context, q *Query) (a answer, shared bool, err error) {
-	in := q.inquiry()
-	return s.flight.Do(ctx, in.flightKey(), s.landing(in))
-}
-
-// landing makes the work of a flight.
-func (s *Server) landing(in *inquiry) func(context.Context) (answer, error) {
-	return func(ctx context.Context) (answer, error) {
-		switch hit := in.zone.peek(in.key, s.clock(), nil); hit.State {
-		case cache.Fresh: // another flight brought it after the caller had missed it
-			return answer{entry: hit.Entry, plugin: pluginCache, age: hit.Age}, nil
-		case cache.Failed:
-			return answer{}, errFailing
-		}
-		return s.fetch(ctx, in)
-	}
-}
-
-// fetch asks the zone's sources and stores the answer, or the failure, unless
-// it is only for who asks. That upstream was not asked for want of room says
-// nothing of the name: the next who asks may have better luck.
-func (s *Server) fetch(ctx context.Context, in *inquiry) (answer, error) {
-	z := in.zone
-	reply, err := s.askSafely(ctx, in)
-	if err != nil {
-		z.Errors.write(z.Name, in.m, err)
-		if z.Cache != nil && !isPrivate(in.key) && !errors.Is(err, upstream.ErrOverloaded) {
-			_, perr := z.Cache.PutFailure(in.key, new(dns.Msg).SetRcode(in.m, dns.RcodeServerFailure))
-			err = errors.Join(err, perr)
-		}
-		return answer{}, err
-	}
-	a := answer{plugin: reply.plugin, note: reply.note}
-	if z.Cache != nil && !isPrivate(in.key) && !reply.private {
-		a.entry, err = z.Cache.Put(in.key, reply.Msg)
-	} else {
-		a.entry, err = cache.NewEntry(reply.Msg)
-	}
-	return a, err
-}
-
-// askSafely turns a panic of a source into an error.
-func (s *Server) askSafely(ctx context.Context, in *inquiry) (r sourced, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			s.tellPanic("asking for "+in.m.Question[0].Name, p)
-			err = errPanic
-		}
-	}()
-	return s.ask(ctx, in)
-}
-
-// ask asks the zone's sources in order until one takes the question.
-func (s *Server) ask(ctx context.Context, in *inquiry) (r sourced, err error) {
-	for _, src := range in.zone.Sources {
-		if c, ok := src.Source.(clientSource); ok {
-			r, err = c.exchangeFor(ctx, s, in)
-		} else {
-			r.Msg, err = src.Exchange(ctx, in.m)
-		}
-		if errors.Is(err, upstream.ErrNotMine) {
-			continue
-		}
-		r.plugin = pluginIndex(src.Name)
-		return r, err
-	}
-	return sourced{}, errNoSource
-}
-
-// refresh renews q's answer in the background. A failure leaves what is stored.
+// refresh renews q's answer in the background. A failure leaves the stored
+// answer.
 func (s *Server) refresh(q *Query) {
-	in := q.inquiry()
-	started := s.flight.Go(in.flightKey(), func(ctx context.Context) (answer, error) {
-		defer in.zone.Cache.RefreshDone(in.key)
-		return s.fetch(ctx, in)
-	})
-	if started {
+	x := q.exchange()
+	x.inflight = q.inflightKey()
+	if first, _ := s.inflight.join(x.inflight, &refreshed{x.zone, x.key}, q.start); first {
 		q.zone.stats.rest().prefetch.Add(1)
-	} else {
-		in.zone.Cache.RefreshDone(in.key)
+		s.workers.do(func() { s.resolve(x) })
 	}
 }
 
-// unanswered makes the reply of a question that no source answered: an expired
-// answer if the zone keeps them for that, or SERVFAIL. Never REFUSED or
-// FORMERR, which musl's resolver takes for silence.
+// refreshed waits for a new answer for the sake of the cache only.
+type refreshed struct {
+	zone *boundZone
+	key  []byte
+}
+
+func (r *refreshed) deliver(answer, bool) { r.zone.Cache.RefreshDone(r.key) }
+
+// unanswered makes the reply to a question that no source answered: an expired
+// answer if the zone keeps them for that, or SERVFAIL. It is never REFUSED or
+// FORMERR, which musl's resolver treats as no reply.
 func (s *Server) unanswered(j *job, err error) ([]byte, outcome) {
 	q, z := &j.q, j.q.zone
 	if hit := z.peek(q.key, s.clock(), nil); hit.State == cache.Stale {
@@ -234,14 +235,14 @@ func (s *Server) unanswered(j *job, err error) ([]byte, outcome) {
 	}
 	if s.standsIn(q) {
 		return appendError(j.out[:0], q, dns.RcodeSuccess, standIn()),
-			outcome{rcode: dns.RcodeSuccess, waited: true, lookup: z.missed(), normalised: repaired}
+			outcome{rcode: dns.RcodeSuccess, waited: true, lookup: z.missed, normalised: repaired}
 	}
 	return appendError(j.out[:0], q, dns.RcodeServerFailure, failureNote(err)),
-		outcome{rcode: dns.RcodeServerFailure, waited: true, lookup: z.missed()}
+		outcome{rcode: dns.RcodeServerFailure, waited: true, lookup: z.missed}
 }
 
-// staleReply makes the reply of an expired answer. Its sibling is not asked
-// for, only looked for: upstream has just failed.
+// staleReply makes the reply of an expired answer. It looks the other address
+// type up in the cache only: upstream has just failed.
 func (s *Server) staleReply(j *job, hit cache.Hit) ([]byte, outcome) {
 	q, n := &j.q, j.q.zone.Normalise
 	v, done := n.judge(q, hit.Entry)
@@ -256,7 +257,33 @@ func (s *Server) staleReply(j *job, hit cache.Hit) ([]byte, outcome) {
 	return reply, o
 }
 
-// failureNote is the Extended DNS Error that tells why there is no answer.
+// cutKey marks a cache key that stores the failure to get a whole answer. It is
+// a bit of the flag byte that no stored answer has.
+const cutKey = 0x40
+
+// knownCut reports whether nodens has just failed to get a whole answer to q.
+func (s *Server) knownCut(q *Query) bool {
+	return q.zone.peek(q.cutKey(), s.clock(), nil).State == cache.Failed
+}
+
+// refuseCut stores that upstream truncates its answer to q and cannot be asked
+// over TCP. To a TCP client that is a failure (RFC 9520 §3.2), because there is
+// no larger transport to refer it to. UDP clients get the truncated answer.
+func (s *Server) refuseCut(q *Query) error {
+	if q.zone.Cache == nil || q.private {
+		return errCut
+	}
+	_, err := q.zone.Cache.PutFailure(q.cutKey(), new(dns.Msg).SetRcode(q.exchange().m, dns.RcodeServerFailure))
+	return errors.Join(errCut, err)
+}
+
+func (q *Query) cutKey() []byte {
+	key := append([]byte(nil), q.key...)
+	key[len(key)-1] |= cutKey
+	return key
+}
+
+// failureNote is the Extended DNS Error for err.
 func failureNote(err error) ede {
 	var ue *upstream.Error
 	switch {
@@ -266,13 +293,13 @@ func failureNote(err error) ede {
 		return ede{set: true, code: edeOther, text: err.Error()}
 	case errors.Is(err, errFailing):
 		return ede{set: true, code: edeCachedError}
-	case errors.Is(err, errWaited), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, errTimeout), errors.Is(err, context.DeadlineExceeded):
 		return ede{set: true, code: edeNoReachableAuthority}
 	}
 	return ede{set: true, code: edeOther}
 }
 
-// maxEDEText keeps EXTRA-TEXT from crowding a reply, in octets.
+// maxEDEText keeps EXTRA-TEXT from crowding a reply, in bytes.
 const maxEDEText = 128
 
 // cutText shortens an upstream's EXTRA-TEXT, which is UTF-8 (RFC 8914 §2).
@@ -281,12 +308,4 @@ func cutText(s string) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:maxEDEText], "")
-}
-
-// missed is how a look-up that ended in a miss is counted.
-func (z *Zone) missed() lookup {
-	if z.Cache == nil {
-		return lookupNone
-	}
-	return lookupMiss
 }

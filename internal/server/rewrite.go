@@ -81,7 +81,7 @@ func (s *Server) rewrite(j *job, r *rewriting) (message, outcome) {
 	}
 	m, o := s.consult(j, &asked)
 	if !o.dropped {
-		s.retarget(j.context(s.ctx), &asked, r.cnames, m.Msg)
+		s.retarget(&asked, r.cnames, m.Msg)
 		r.restore(m.Msg)
 	}
 	return m, o

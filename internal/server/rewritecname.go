@@ -25,7 +25,9 @@ func (w RewriteCNAME) apply(r *rewriting) bool {
 // retarget follows the rules for CNAMEs in m, the reply to q: the last first, as
 // all that is done to replies. Where the new target is not to be had, m stays
 // as it is.
-func (s *Server) retarget(ctx context.Context, q *Query, rules []RewriteCNAME, m *dns.Msg) {
+func (s *Server) retarget(q *Query, rules []RewriteCNAME, m *dns.Msg) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
+	defer cancel()
 	for _, w := range slices.Backward(rules) {
 		for i, rr := range m.Answer {
 			cname, ok := rr.(*dns.CNAME)
@@ -33,7 +35,7 @@ func (s *Server) retarget(ctx context.Context, q *Query, rules []RewriteCNAME, m
 				continue
 			}
 			to := w.Match.replace(strings.ToLower(cname.Target), w.To)
-			found := s.lookUp(ctx, q.inquiry(), to, q.qtype)
+			found := s.lookUp(ctx, q.exchange(), to, q.qtype)
 			if found == nil {
 				break
 			}

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/nodens-dns/nodens/cache"
 )
 
 // Config is what a Server needs from the world around it.
@@ -98,22 +96,22 @@ type Server struct {
 	log     *slog.Logger
 	metrics *Metrics
 	clock   func() time.Time
-	workers int
+	readers int // UDP sockets of each address
 	timeout time.Duration
 	tcp     TCPLimits
 
 	identity string
 	outside  func(netip.Addr) bool // nil: nobody
 
-	jobs   sync.Pool // of *job
-	crew   crew
-	quota  *quota        // of misses, for each client
-	misses chan struct{} // a token for each miss under resolution
-	flight *cache.Flight[answer]
-	ctx    context.Context // ends what is still under way after Shutdown's deadline
-	cancel context.CancelFunc
-	failed chan error // the first reader that ended on its own
-	serial atomic.Uint32
+	jobs     sync.Pool // of *job
+	workers  workerPool
+	quota    *quota        // of misses, for each client
+	misses   chan struct{} // a token for each miss under resolution
+	inflight inflight
+	ctx      context.Context // ends what is still under way after Shutdown's deadline
+	cancel   context.CancelFunc
+	failed   chan error // the first reader that ended on its own
+	serial   atomic.Uint32
 
 	mu        sync.Mutex // serialises Apply and Shutdown
 	listeners map[netip.AddrPort]*listener
@@ -125,14 +123,14 @@ func New(c Config) *Server {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Server{
 		log: c.Logger, metrics: c.Metrics, clock: c.Now,
-		workers: c.Workers, timeout: c.Timeout, tcp: c.TCP,
+		readers: c.Workers, timeout: c.Timeout, tcp: c.TCP,
 		identity: c.Identity, outside: c.Outside,
 		ctx: ctx, cancel: cancel,
 		failed:    make(chan error, 1),
 		listeners: make(map[netip.AddrPort]*listener),
 	}
-	if s.workers == 0 {
-		s.workers = runtime.GOMAXPROCS(0)
+	if s.readers == 0 {
+		s.readers = runtime.GOMAXPROCS(0)
 	}
 	if s.timeout == 0 {
 		s.timeout = defaultTimeout
@@ -145,9 +143,7 @@ func New(c Config) *Server {
 	}
 	s.quota = newQuota(c.MaxMissesPerClient)
 	s.tcp.setDefaults()
-	s.crew.work = s.work
 	s.misses = make(chan struct{}, c.MaxMisses)
-	s.flight = cache.NewFlight[answer](ctx, s.timeout)
 	return s
 }
 
@@ -266,7 +262,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	clear(s.listeners)
 	s.retiring.Wait()
 	s.cancel()
-	s.flight.Wait()
-	s.crew.close()
+	s.workers.close()
 	return errors.Join(errs...)
 }

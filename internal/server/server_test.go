@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -161,7 +162,8 @@ func TestReplyFromAskedAddress(t *testing.T) {
 	}
 }
 
-// TestOneQueryForAllClients holds the source until all clients wait.
+// TestOneQueryForAllClients holds the source until all clients wait. They hold
+// no goroutine meanwhile.
 func TestOneQueryForAllClients(t *testing.T) {
 	const clients = 2000
 	var asked atomic.Int32
@@ -187,11 +189,14 @@ func TestOneQueryForAllClients(t *testing.T) {
 			}
 		}
 	}
-	for len(ts.misses) < clients {
+	for ts.inflight.waiters() < clients {
 		if t.Context().Err() != nil {
 			t.Fatal("not all queries arrived")
 		}
-		time.Sleep(time.Millisecond) // polling a channel's length: it has no signal
+		time.Sleep(time.Millisecond) // the length of a queue has no signal
+	}
+	if n := runtime.NumGoroutine(); n > maxIdle+100 {
+		t.Errorf("%d goroutines while %d clients wait", n, clients)
 	}
 	close(release)
 	var wg sync.WaitGroup

@@ -268,7 +268,7 @@ func (c *tcpConn) answer(q *Query, msg []byte, whole bool, out []byte, more bool
 	if !whole {
 		v = formErr
 	}
-	out, ok := s.tryHit(out[:0], c.t.lis, s.workers, q, v)
+	out, ok := s.tryHit(out[:0], c.t.lis, s.readers, q, v)
 	if ok {
 		return out, c.write(out, !more) == nil
 	}
@@ -281,8 +281,7 @@ func (c *tcpConn) answer(q *Query, msg []byte, whole bool, out []byte, more bool
 		return out, false
 	}
 	c.jobs.Add(1)
-	j := s.newJob()
-	q.copyTo(&j.q)
+	j := s.newJob(q)
 	j.conn = c
 	s.start(c.t.lis, j)
 	return out, true
@@ -291,11 +290,8 @@ func (c *tcpConn) answer(q *Query, msg []byte, whole bool, out []byte, more bool
 // reply sends the reply of a miss.
 func (c *tcpConn) reply(msg []byte) error { return c.write(msg, true) }
 
-// done ends the account of one miss. That of a datagram has no connection.
+// done ends one miss of the connection.
 func (c *tcpConn) done() {
-	if c == nil {
-		return
-	}
 	<-c.slots
 	c.jobs.Done()
 }

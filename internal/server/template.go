@@ -104,17 +104,17 @@ func (t *Templates) perClient() bool { return t.clients }
 // exchangeFor answers by the first template that fits. A template whose zone,
 // class and type fit but none of whose patterns does ends the search, unless
 // the name falls through.
-func (t *Templates) exchangeFor(ctx context.Context, s *Server, in *inquiry) (sourced, error) {
-	name := strings.ToLower(in.m.Question[0].Name)
+func (t *Templates) exchangeFor(ctx context.Context, s *Server, x *exchange) (sourced, error) {
+	name := strings.ToLower(x.m.Question[0].Name)
 	for _, r := range t.list {
 		zone := longestZone(r.Zones, name)
-		if zone == "" || !r.fits(in.m.Question[0]) {
+		if zone == "" || !r.fits(x.m.Question[0]) {
 			continue
 		}
-		data, ok := r.match(name, zone, in)
+		data, ok := r.match(name, zone, x)
 		switch {
 		case ok:
-			return r.reply(ctx, s, in, data)
+			return r.reply(ctx, s, x, data)
 		case !slices.ContainsFunc(r.Fallthrough, func(z string) bool { return dns.IsSubDomain(z, name) }):
 			return sourced{}, &upstream.Error{EDE: edeOther, Text: "no template is for this name",
 				Err: fmt.Errorf("template: no pattern holds for %s", name)}
@@ -141,14 +141,14 @@ func (r *recordTemplate) fits(q dns.Question) bool {
 }
 
 // match tries the patterns in order.
-func (r *recordTemplate) match(name, zone string, in *inquiry) (*templateData, bool) {
+func (r *recordTemplate) match(name, zone string, x *exchange) (*templateData, bool) {
 	data := &templateData{
 		Zone: zone, Name: name, Match: []string{name}, Group: map[string]string{"0": name},
-		Class: dns.ClassToString[in.m.Question[0].Qclass], Type: dns.TypeToString[in.m.Question[0].Qtype],
-		Message: in.m.Copy(), Question: &in.m.Copy().Question[0],
-		Remote: in.client.Addr().Unmap().WithZone("").String(),
+		Class: dns.ClassToString[x.m.Question[0].Qclass], Type: dns.TypeToString[x.m.Question[0].Qtype],
+		Message: x.m.Copy(), Question: &x.m.Copy().Question[0],
+		Remote: x.client.Addr().Unmap().WithZone("").String(),
 	}
-	if in.m.Question[0].Qtype == dns.TypeANY {
+	if x.m.Question[0].Qtype == dns.TypeANY {
 		data.Type = dns.TypeToString[r.Type]
 	}
 	if len(r.Patterns) == 0 {
@@ -173,8 +173,8 @@ func (r *recordTemplate) match(name, zone string, in *inquiry) (*templateData, b
 }
 
 // reply makes the records. One that is none makes the whole an error.
-func (r *recordTemplate) reply(ctx context.Context, s *Server, in *inquiry, data *templateData) (sourced, error) {
-	out := sourced{Msg: new(dns.Msg).SetRcode(in.m, r.Rcode), private: r.clients || r.EDE != nil, note: r.ede()}
+func (r *recordTemplate) reply(ctx context.Context, s *Server, x *exchange, data *templateData) (sourced, error) {
+	out := sourced{Msg: new(dns.Msg).SetRcode(x.m, r.Rcode), private: r.clients || r.EDE != nil, note: r.ede()}
 	if r.Rcode == dns.RcodeServerFailure {
 		out.private = true
 		return out, nil
@@ -188,7 +188,7 @@ func (r *recordTemplate) reply(ctx context.Context, s *Server, in *inquiry, data
 			}
 			*section = append(*section, rr)
 			if cname, ok := rr.(*dns.CNAME); ok && i == 0 {
-				out.follow(ctx, s, in, cname.Target)
+				out.follow(ctx, s, x, cname.Target)
 			}
 		}
 	}
@@ -217,12 +217,12 @@ func makeRecord(t *template.Template, data *templateData) (dns.RR, error) {
 }
 
 // follow adds what is known of a CNAME's target, for addresses.
-func (r *sourced) follow(ctx context.Context, s *Server, in *inquiry, target string) {
-	qtype := in.m.Question[0].Qtype
+func (r *sourced) follow(ctx context.Context, s *Server, x *exchange, target string) {
+	qtype := x.m.Question[0].Qtype
 	if qtype != dns.TypeA && qtype != dns.TypeAAAA {
 		return
 	}
-	if m := s.lookUp(ctx, in, target, qtype); m != nil {
+	if m := s.lookUp(ctx, x, target, qtype); m != nil {
 		r.Answer = append(r.Answer, m.Answer...)
 	}
 }

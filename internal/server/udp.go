@@ -201,9 +201,8 @@ func (u *udpSocket) one(i int, now time.Time) {
 
 // miss hands the query of the i-th datagram to a goroutine of its own.
 func (u *udpSocket) miss(i int) {
-	j := u.srv.newJob()
-	u.q.copyTo(&j.q)
-	j.sa, j.saLen = u.b.sockaddr(i)
+	j := u.srv.newJob(&u.q)
+	j.sa, j.saLen = u.b.slots[i].name, u.b.rx[i].hdr.Namelen
 	j.control = append(j.control[:0], u.b.control(i)...)
 	j.sock = u
 	u.srv.start(u.lis, j)

@@ -17,11 +17,11 @@ func (Whoami) Exchange(context.Context, *dns.Msg) (*dns.Msg, error) { return nil
 
 func (Whoami) perClient() bool { return true }
 
-func (Whoami) exchangeFor(_ context.Context, _ *Server, in *inquiry) (sourced, error) {
-	q := in.m.Question[0]
-	client := in.client.Addr().Unmap().WithZone("")
+func (Whoami) exchangeFor(_ context.Context, _ *Server, x *exchange) (sourced, error) {
+	q := x.m.Question[0]
+	client := x.client.Addr().Unmap().WithZone("")
 	hdr := dns.RR_Header{Name: q.Name, Class: q.Qclass}
-	r := sourced{Msg: new(dns.Msg).SetReply(in.m), private: true}
+	r := sourced{Msg: new(dns.Msg).SetReply(x.m), private: true}
 	r.Authoritative = true
 	if client.Is4() {
 		hdr.Rrtype = dns.TypeA
@@ -30,12 +30,12 @@ func (Whoami) exchangeFor(_ context.Context, _ *Server, in *inquiry) (sourced, e
 		hdr.Rrtype = dns.TypeAAAA
 		r.Extra = append(r.Extra, &dns.AAAA{Hdr: hdr, AAAA: client.AsSlice()})
 	}
-	hdr.Name, hdr.Rrtype = "_"+protoLabels[boolIndex(in.tcp)]+"."+q.Name, dns.TypeSRV
+	hdr.Name, hdr.Rrtype = "_"+protoLabels[boolIndex(x.tcp)]+"."+q.Name, dns.TypeSRV
 	if q.Name == "." {
-		hdr.Name = "_" + protoLabels[boolIndex(in.tcp)] + "."
+		hdr.Name = "_" + protoLabels[boolIndex(x.tcp)] + "."
 	}
 	if _, ok := dns.IsDomainName(hdr.Name); ok {
-		r.Extra = append(r.Extra, &dns.SRV{Hdr: hdr, Port: in.client.Port(), Target: "."})
+		r.Extra = append(r.Extra, &dns.SRV{Hdr: hdr, Port: x.client.Port(), Target: "."})
 	}
 	return r, nil
 }

@@ -74,6 +74,10 @@ type boundZone struct {
 	*Zone
 	stats *zoneStats
 	table *zoneTable // that it is in
+
+	plugins   []int  // of Sources, indexes into pluginLabels
+	perClient bool   // a source looks at the client
+	missed    lookup // how a lookup that ends in a miss is counted
 }
 
 // actions never returns nil.
@@ -133,7 +137,21 @@ func newZoneTable(zones []*Zone, local netip.AddrPort, m *Metrics) (*zoneTable, 
 			return nil, fmt.Errorf("zone %q is served twice on %s", z.Name, server)
 		}
 		t.lengths[len(key)] = true
-		t.zones[key] = &boundZone{Zone: z, stats: m.statsOf(server, z), table: t}
+		t.zones[key] = t.bind(z, m.statsOf(server, z))
 	}
 	return t, nil
+}
+
+// bind makes z a zone of t.
+func (t *zoneTable) bind(z *Zone, stats *zoneStats) *boundZone {
+	b := &boundZone{Zone: z, stats: stats, table: t}
+	if z.Cache != nil {
+		b.missed = lookupMiss
+	}
+	for _, src := range z.Sources {
+		b.plugins = append(b.plugins, pluginIndex(src.Name))
+		c, ok := src.Source.(clientSource)
+		b.perClient = b.perClient || ok && c.perClient()
+	}
+	return b
 }

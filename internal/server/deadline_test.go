@@ -1,4 +1,4 @@
-package cache
+package server
 
 import (
 	"context"
@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestLimitIsWithTimeout compares a limit with the context that it stands for,
-// before and after Done was asked for.
-func TestLimitIsWithTimeout(t *testing.T) {
+// TestDeadlineContext compares a deadlineContext with context.WithTimeout, with
+// Done called at once and at the end.
+func TestDeadlineContext(t *testing.T) {
 	ends := map[string]func(parent, end func()){
 		"deadline":  func(_, _ func()) { time.Sleep(time.Minute) },
 		"end":       func(_, end func()) { end() },
@@ -21,7 +21,7 @@ func TestLimitIsWithTimeout(t *testing.T) {
 		for _, early := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
 				parent, cancelParent := context.WithCancel(t.Context())
-				l := newLimit(parent, time.Minute)
+				l := &deadlineContext{Context: parent, deadline: time.Now().Add(time.Minute)}
 				want, cancel := context.WithTimeout(parent, time.Minute)
 				if early {
 					l.Done()
@@ -43,14 +43,5 @@ func TestLimitIsWithTimeout(t *testing.T) {
 				l.end()
 			})
 		}
-	}
-}
-
-func TestLimitUnderAnEarlierDeadline(t *testing.T) {
-	parent, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	want, _ := parent.Deadline()
-	if got, _ := newLimit(parent, time.Hour).Deadline(); got != want {
-		t.Errorf("deadline %v, want the parent's %v", got, want)
 	}
 }

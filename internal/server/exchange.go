@@ -1,0 +1,106 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/upstream"
+)
+
+// exchange is one question to the sources of a zone. It does not point into the
+// Query that it was made of.
+type exchange struct {
+	zone    *boundZone
+	key     []byte // of the cache
+	private bool   // the answer must not be stored
+	m       *dns.Msg
+	client  netip.AddrPort
+	tcp     bool
+	depth   int // number of CNAMEs followed so far
+
+	inflight string // Query.inflightKey, set by join
+	check    bool   // look into the cache first, see inflight.join
+}
+
+// sourced is the reply of a source.
+type sourced struct {
+	*dns.Msg
+	plugin  int  // index into pluginLabels
+	private bool // valid for this client or this moment only; must not be stored
+	note    ede
+}
+
+// clientSource is a source of this package. It may look at the client, and it
+// may look up other names.
+type clientSource interface {
+	Source
+	exchangeFor(ctx context.Context, s *Server, x *exchange) (sourced, error)
+	// perClient reports whether the answer may depend on the client.
+	perClient() bool
+}
+
+// exchange makes the question to the zone's sources: the name in lower case,
+// RD, CD, DO and AD, and the options of q.extra. Nothing else of the client's
+// query goes upstream.
+func (q *Query) exchange() *exchange {
+	name, _, err := dns.UnpackDomainName(q.lower, 0)
+	if err != nil {
+		panic("server: unpack a parsed name: " + err.Error()) // parseQuestion accepts only names that unpack
+	}
+	m := new(dns.Msg)
+	m.Question = []dns.Question{{Name: name, Qtype: q.qtype, Qclass: q.qclass}}
+	m.RecursionDesired = true
+	m.CheckingDisabled, m.AuthenticatedData = q.cd(), q.ad
+	if q.do || len(q.extra) > 0 {
+		m.SetEdns0(maxUDPSize, q.do)
+		m.IsEdns0().Option = q.extra
+	}
+	return &exchange{
+		zone: q.zone, key: append([]byte(nil), q.key...), private: q.private, m: m, client: q.client, tcp: q.tcp,
+	}
+}
+
+// ask asks the zone's sources in order until one takes the question.
+func (s *Server) ask(ctx context.Context, x *exchange) (r sourced, err error) {
+	for i, src := range x.zone.Sources {
+		if c, ok := src.Source.(clientSource); ok {
+			r, err = c.exchangeFor(ctx, s, x)
+		} else {
+			r.Msg, err = src.Exchange(ctx, x.m)
+		}
+		if errors.Is(err, upstream.ErrNotMine) {
+			continue
+		}
+		r.plugin = x.zone.plugins[i]
+		return r, err
+	}
+	return sourced{}, errNoSource
+}
+
+// store keeps the reply of the sources, or their failure, unless it is
+// private. It returns the answer for the clients. An exchange that was refused
+// for lack of resources in this process says nothing about the name, so that
+// failure is not kept.
+func (s *Server) store(x *exchange, r sourced, err error) answer {
+	z := x.zone
+	keep := z.Cache != nil && !x.private
+	if err != nil {
+		z.Errors.write(z.Name, x.m, err)
+		if keep && !errors.Is(err, upstream.ErrOverloaded) {
+			_, perr := z.Cache.PutFailure(x.key, new(dns.Msg).SetRcode(x.m, dns.RcodeServerFailure))
+			err = errors.Join(err, perr)
+		}
+		return answer{err: err}
+	}
+	a := answer{plugin: r.plugin, note: r.note}
+	if keep && !r.private {
+		a.entry, a.err = z.Cache.Put(x.key, r.Msg)
+	} else {
+		a.entry, a.err = cache.NewEntry(r.Msg)
+	}
+	return a
+}
