@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/link"
+	"github.com/nodens-dns/nodens/internal/lab"
 	"golang.org/x/sys/unix"
 )
 
@@ -180,13 +181,13 @@ func TestAdoptedSocketState(t *testing.T) {
 func TestSeveredLinks(t *testing.T) {
 	p := newPod(t)
 	cfg := p.config(t)
-	cfg.Cgroup = newCgroup(t, "", "kubepods")
+	cfg.Cgroup = lab.NewKubepods(t)
 	r := open(t, cfg)
 	check(t, r.Attach())
 	check(t, r.Alive())
 	check(t, os.Remove(cfg.Cgroup))
 	check(t, os.Mkdir(cfg.Cgroup, 0o755))
-	inside := newCgroup(t, cfg.Cgroup, "pod")
+	inside := lab.MakeCgroup(t, filepath.Join(cfg.Cgroup, "pod"))
 	again := &pod{agent: startAgent(t, p.ns, inside), ns: p.ns}
 	again.must(t, request{Op: "socket", Socket: "lost", Network: "udp4"})
 	if got := again.call(t, request{Op: "send", Socket: "lost", Addr: ap(vip4), Payload: "q"}); got.Errno == 0 {
@@ -211,7 +212,7 @@ func TestSeveredLinks(t *testing.T) {
 func TestMovedCgroup(t *testing.T) {
 	p := newPod(t)
 	cfg := p.config(t)
-	cfg.Cgroup = newCgroup(t, "", "kubepods")
+	cfg.Cgroup = lab.NewKubepods(t)
 	old := open(t, cfg)
 	check(t, old.Attach())
 	next := openBeside(t, p.config(t))
@@ -228,8 +229,8 @@ func TestMovedCgroup(t *testing.T) {
 // Services of a living predecessor change only when the successor answers.
 func TestServicesChangeWhenAlive(t *testing.T) {
 	p := newPod(t)
-	p.ns.addresses(t, "lo", "10.0.0.6/32")
-	p.ns.serve(t, "10.0.0.6:10053", "next")
+	p.ns.AddAddrs(t, "lo", "10.0.0.6/32")
+	serve(t, p.ns, "10.0.0.6:10053", "next")
 	udp4 := shapes()[0]
 	old := open(t, p.config(t))
 	check(t, old.Attach())
@@ -334,8 +335,8 @@ func TestTeardown(t *testing.T) {
 
 // Teardown of a mount point, and beside somebody else's pins.
 func TestTeardownLeavesOthersAlone(t *testing.T) {
-	needKernel(t)
-	dir := filepath.Join(testBPFFS, t.Name())
+	lab.NeedBPF(t)
+	dir := filepath.Join(lab.BPFFS, t.Name())
 	other := filepath.Join(dir, "cilium")
 	check(t, os.MkdirAll(other, 0o700))
 	defer os.RemoveAll(dir)
@@ -343,6 +344,6 @@ func TestTeardownLeavesOthersAlone(t *testing.T) {
 	if _, err := os.Stat(other); err != nil {
 		t.Error(err)
 	}
-	check(t, Teardown(testBPFFS))
+	check(t, Teardown(lab.BPFFS))
 	check(t, Teardown(filepath.Join(t.TempDir(), "missing")))
 }

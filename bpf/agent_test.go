@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/lab"
 	"golang.org/x/sys/unix"
 )
 
@@ -52,7 +53,7 @@ const (
 )
 
 // startAgent starts a process in ns and in a new cgroup below pods.
-func startAgent(t testing.TB, ns *namespace, cgroup string) *agent {
+func startAgent(t testing.TB, ns *lab.Netns, cgroup string) *agent {
 	t.Helper()
 	dir, err := os.Open(cgroup)
 	if err != nil {
@@ -73,7 +74,7 @@ func startAgent(t testing.TB, ns *namespace, cgroup string) *agent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns.inside(t, cmd.Start)
+	ns.Inside(t, cmd.Start)
 	t.Cleanup(func() {
 		_ = in.Close()
 		if err := cmd.Wait(); err != nil {

@@ -10,7 +10,7 @@ import (
 // newServedPod is a pod whose target is served by a daemon of its own.
 func newServedPod(t testing.TB) (*pod, daemonConfig) {
 	p := newPod(t)
-	p.ns.addresses(t, "lo", "10.0.0.4/32", "fd00::4/128")
+	p.ns.AddAddrs(t, "lo", "10.0.0.4/32", "fd00::4/128")
 	cfg := p.config(t)
 	cfg.Services[0].Target, cfg.Services[1].Target, cfg.Services[2].Target = ap("10.0.0.4:10053"), ap("[fd00::4]:10053"), ap("10.0.0.4:10053")
 	t.Cleanup(func() {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/nodens-dns/nodens/internal/lab"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,10 +34,10 @@ func BenchmarkSystemCall(b *testing.B) {
 // newBenchPod has sinks instead of servers, whose answers would be measured too.
 func newBenchPod(b *testing.B) *pod {
 	b.Helper()
-	needKernel(b)
-	p := &pod{ns: newNamespace(b), kubepods: newCgroup(b, "", "kubepods")}
-	p.cgroup = newCgroup(b, p.kubepods, "pod")
-	p.ns.addresses(b, "lo", "10.0.0.2/32", "10.0.0.3/32")
+	lab.NeedBPF(b)
+	p := &pod{ns: lab.NewNetns(b, "pod"), kubepods: lab.NewKubepods(b)}
+	p.cgroup = lab.MakeCgroup(b, filepath.Join(p.kubepods, "pod"))
+	p.ns.AddAddrs(b, "lo", "10.0.0.2/32", "10.0.0.3/32")
 	p.sink(b, target4)
 	p.sink(b, core4)
 	return p
@@ -45,7 +46,7 @@ func newBenchPod(b *testing.B) *pod {
 // sink takes packets and drops all but the first few.
 func (p *pod) sink(b *testing.B, addr string) {
 	b.Helper()
-	p.ns.inside(b, func() error {
+	p.ns.Inside(b, func() error {
 		fd, err := makeSocket("udp4", answerWait)
 		if err != nil {
 			return err
@@ -82,11 +83,11 @@ func (p *pod) benchSend(b *testing.B, to netip.AddrPort) {
 func (p *pod) benchSocket(b *testing.B, to netip.AddrPort) (fd int, sa unix.Sockaddr) {
 	b.Helper()
 	join(b, p.cgroup)
-	p.ns.inside(b, func() (err error) {
+	p.ns.Inside(b, func() (err error) {
 		fd, err = makeSocket("udp4", answerWait)
 		return err
 	})
-	join(b, cgroupMount(b))
+	join(b, lab.CgroupMount(b))
 	b.Cleanup(func() { _ = unix.Close(fd) })
 	return fd, sockaddr(fd, to)
 }
@@ -105,7 +106,7 @@ func BenchmarkProgram(b *testing.B) {
 	check(b, r.Alive())
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
 	if err != nil {
-		skip(b, "needs run time statistics: "+err.Error())
+		lab.Skip(b, "needs run time statistics: "+err.Error())
 	}
 	defer stats.Close()
 	bench := func(what, addr string) {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 func eps(list ...string) []netip.AddrPort {
@@ -140,9 +142,9 @@ func TestEndpointRoundTrip(t *testing.T) {
 
 // What the kernel is told.
 func TestSettings(t *testing.T) {
-	needKernel(t)
+	lab.NeedBPF(t)
 	cfg := RedirectConfig{
-		Cgroup: newCgroup(t, "", "kubepods"), PinDir: testBPFFS + "/" + t.Name(), HeartbeatTimeout: 345 * time.Millisecond,
+		Cgroup: lab.NewKubepods(t), PinDir: lab.BPFFS + "/" + t.Name(), HeartbeatTimeout: 345 * time.Millisecond,
 		Services: []Service{{VIP: ap("[::ffff:10.0.0.1]:853"), Target: ap(target4)}, {VIP: ap(vip4), Target: ap(target4)}},
 	}
 	r, err := OpenRedirect(cfg)

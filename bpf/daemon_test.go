@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // daemon is a process that is redirected to, and that can be killed.
@@ -34,18 +34,14 @@ const envDaemon = "NODENS_BPF_TEST_DAEMON"
 
 // startDaemon returns when the daemon is alive. It runs in the namespace home,
 // the test's own where that is nil, and serves in serves.
-func startDaemon(t testing.TB, home, serves *namespace, cfg daemonConfig) *daemon {
+func startDaemon(t testing.TB, home, serves *lab.Netns, cfg daemonConfig) *daemon {
 	t.Helper()
 	text, err := json.Marshal(cfg)
 	check(t, err)
-	fd, err := unix.FcntlInt(uintptr(serves.fd), unix.F_DUPFD_CLOEXEC, 0)
-	check(t, err)
-	file := os.NewFile(uintptr(fd), "netns")
-	defer file.Close()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), envRole+"=daemon", envDaemon+"="+string(text), "GORACE=atexit_sleep_ms=0")
 	cmd.Stderr = os.Stderr
-	cmd.ExtraFiles = []*os.File{file}
+	cmd.ExtraFiles = []*os.File{serves.File()}
 	in, err := cmd.StdinPipe()
 	check(t, err)
 	out, err := cmd.StdoutPipe()
@@ -53,7 +49,7 @@ func startDaemon(t testing.TB, home, serves *namespace, cfg daemonConfig) *daemo
 	if home == nil {
 		err = cmd.Start()
 	} else {
-		home.inside(t, cmd.Start)
+		home.Inside(t, cmd.Start)
 	}
 	check(t, err)
 	d := &daemon{cmd: cmd, in: in, out: bufio.NewReader(out)}
@@ -140,10 +136,7 @@ func runDaemon() error {
 // serveInDescriptor3 serves until the process ends. It returns a socket that asks
 // the first address, as a daemon asks itself.
 func serveInDescriptor3(cfg daemonConfig) (probe *net.UDPConn, err error) {
-	err = onThread(func() error {
-		if err := unix.Setns(3, unix.CLONE_NEWNET); err != nil {
-			return err
-		}
+	err = lab.NetnsOf(os.NewFile(3, "descriptor 3")).Do(func() error {
 		for _, addr := range cfg.Serve {
 			udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
 			if err != nil {
@@ -158,7 +151,7 @@ func serveInDescriptor3(cfg daemonConfig) (probe *net.UDPConn, err error) {
 		var err error
 		probe, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(cfg.Serve[0]))
 		return err
-	}).err
+	})
 	return probe, err
 }
 

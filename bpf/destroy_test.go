@@ -6,12 +6,13 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nodens-dns/nodens/internal/lab"
 	"golang.org/x/sys/unix"
 )
 
 func TestDestroySockets(t *testing.T) {
 	p := newPod(t)
-	netns := p.ns.file(t)
+	netns := p.ns.File()
 	connected := map[string]struct {
 		network string
 		peer    netip.AddrPort
@@ -57,7 +58,7 @@ func TestDestroySocketsHere(t *testing.T) {
 	p := newPod(t)
 	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
 	p.must(t, request{Op: "connect", Socket: "u", Addr: ap(target4)})
-	p.ns.inside(t, func() error {
+	p.ns.Inside(t, func() error {
 		if n, err := DestroySockets(nil, ap(target4)); n != 1 || err != nil {
 			t.Errorf("destroyed %d sockets, %v, want 1", n, err)
 		}
@@ -65,34 +66,24 @@ func TestDestroySocketsHere(t *testing.T) {
 	})
 }
 
-// file is the namespace as callers have it, opened by path.
-func (ns *namespace) file(t testing.TB) *os.File {
-	t.Helper()
-	fd, err := unix.FcntlInt(uintptr(ns.fd), unix.F_DUPFD_CLOEXEC, 0)
-	check(t, err)
-	f := os.NewFile(uintptr(fd), "netns")
-	t.Cleanup(func() { _ = f.Close() })
-	return f
-}
-
 // Two pods and a process of each; the test's own namespace and what is not below
 // kubepods are left alone.
 func TestDestroyPodSockets(t *testing.T) {
 	p := newPod(t)
-	inside := func(ns *namespace, cgroup string) *agent {
+	inside := func(ns *lab.Netns, cgroup string) *agent {
 		a := startAgent(t, ns, cgroup)
 		a.must(t, request{Op: "socket", Socket: "u", Network: "udp4", Wait: lossWait})
 		a.must(t, request{Op: "connect", Socket: "u", Addr: ap(target4)})
 		return a
 	}
-	ns2 := newNamespace(t)
-	ns2.addresses(t, "lo", "10.0.0.2/32")
-	pods := []*agent{inside(p.ns, p.cgroup), inside(ns2, newCgroup(t, p.cgroup, "container"))}
-	ns3 := newNamespace(t)
-	ns3.addresses(t, "lo", "10.0.0.2/32")
+	ns2 := lab.NewNetns(t, "pod2")
+	ns2.AddAddrs(t, "lo", "10.0.0.2/32")
+	pods := []*agent{inside(p.ns, p.cgroup), inside(ns2, lab.MakeCgroup(t, filepath.Join(p.cgroup, "container")))}
+	ns3 := lab.NewNetns(t, "pod3")
+	ns3.AddAddrs(t, "lo", "10.0.0.2/32")
 	other := inside(ns3, filepath.Dir(p.kubepods))
 
-	threads := newCgroup(t, newCgroup(t, p.kubepods, "a"), "threads") // has no list of processes
+	threads := lab.MakeCgroup(t, filepath.Join(lab.MakeCgroup(t, filepath.Join(p.kubepods, "a")), "threads")) // has no list of processes
 	check(t, os.WriteFile(filepath.Join(threads, "cgroup.type"), []byte("threaded"), 0))
 
 	if n, err := DestroyPodSockets(p.kubepods, "/proc", ap(target4)); n != 2 || err != nil {
@@ -106,7 +97,7 @@ func TestDestroyPodSockets(t *testing.T) {
 	if got := other.call(t, request{Op: "recv", Socket: "u"}).Errno; got != unix.EAGAIN {
 		t.Errorf("recv outside: %v, want %v", got, unix.EAGAIN)
 	}
-	p.ns.inside(t, func() error { // as the caller of that namespace
+	p.ns.Inside(t, func() error { // as the caller of that namespace
 		if n, err := DestroyPodSockets(p.kubepods, "/proc", ap(target4)); n != 0 || err != nil {
 			t.Errorf("destroyed %d sockets, %v", n, err)
 		}

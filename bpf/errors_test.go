@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/nodens-dns/nodens/internal/lab"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,7 +25,7 @@ func TestOpenErrors(t *testing.T) {
 		says   string
 	}{
 		{"no bpffs", func(c *RedirectConfig) { c.PinDir = filepath.Join(t.TempDir(), "a", "b") }, ErrNoBPFFS, "mount -t bpf"},
-		{"root", func(c *RedirectConfig) { c.Cgroup = cgroupMount(t) }, ErrCgroup, "is the root"},
+		{"root", func(c *RedirectConfig) { c.Cgroup = lab.CgroupMount(t) }, ErrCgroup, "is the root"},
 		{"no cgroup", func(c *RedirectConfig) { c.Cgroup = t.TempDir() }, ErrCgroup, "not a cgroup v2"},
 		{"missing", func(c *RedirectConfig) { c.Cgroup = filepath.Join(p.kubepods, "gone") }, ErrCgroup, "no such file"},
 	} {
@@ -140,7 +141,7 @@ func TestCapabilities(t *testing.T) {
 	p := newPod(t)
 	for name, want := range map[string]string{"documented": "", "none": ErrPermission.Error(), "no PERFMON": ErrPermission.Error()} {
 		t.Run(name, func(t *testing.T) {
-			pinDir := filepath.Join(testBPFFS, strings.ReplaceAll(t.Name(), "/", "_"))
+			pinDir := filepath.Join(lab.BPFFS, strings.ReplaceAll(t.Name(), "/", "_"))
 			pinDir = strings.ReplaceAll(pinDir, " ", "_")
 			defer func() { check(t, Teardown(pinDir)) }()
 			cmd := exec.Command("/proc/self/exe")

@@ -96,7 +96,7 @@ func exitCases() []exitCase {
 func noSocketMemory(t *testing.T, p *pod, _ *Redirect) {
 	const path = "/proc/sys/net/core/optmem_max"
 	var missing bool
-	p.ns.inside(t, func() error {
+	p.ns.Inside(t, func() error {
 		_, err := os.Stat(path)
 		if missing = os.IsNotExist(err); missing {
 			return nil
@@ -118,7 +118,7 @@ func optOut(t *testing.T, r *Redirect, dir string) {
 // cookie returns the cookie of the pod's namespace.
 func (p *pod) cookie(t testing.TB) (cookie uint64) {
 	t.Helper()
-	p.ns.inside(t, func() (err error) {
+	p.ns.Inside(t, func() (err error) {
 		cookie, err = netnsCookie()
 		return err
 	})

@@ -2,17 +2,20 @@ package bpf
 
 import (
 	"net/netip"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // A socket that asked several targets sees the VIP in the answers of all: it
 // keeps three.
 func TestSocketKeepsThreeFlows(t *testing.T) {
 	p := newPod(t)
-	p.ns.addresses(t, "lo", "10.0.0.5/32", "10.0.0.6/32")
-	p.ns.serve(t, "10.0.0.5:53", "second")
-	p.ns.serve(t, "10.0.0.6:53", "third")
+	p.ns.AddAddrs(t, "lo", "10.0.0.5/32", "10.0.0.6/32")
+	serve(t, p.ns, "10.0.0.5:53", "second")
+	serve(t, p.ns, "10.0.0.6:53", "third")
 	r := open(t, p.config(t))
 	check(t, r.Attach())
 	check(t, r.Alive())
@@ -62,8 +65,8 @@ func TestConnectToFallbackItself(t *testing.T) {
 // Sockets share the fallbacks out.
 func TestFallbacksAreShared(t *testing.T) {
 	p := newPod(t)
-	p.ns.addresses(t, "lo", "10.0.0.5/32")
-	p.ns.serve(t, "10.0.0.5:53", "second")
+	p.ns.AddAddrs(t, "lo", "10.0.0.5/32")
+	serve(t, p.ns, "10.0.0.5:53", "second")
 	r := open(t, p.config(t))
 	check(t, r.SetFallbacks(ap(vip4), []netip.AddrPort{ap(core4), ap("10.0.0.5:53")}))
 	check(t, r.Attach())
@@ -153,11 +156,11 @@ func TestConnectedStays(t *testing.T) {
 // Who opted out reaches what it names; the rest of the node does not notice.
 func TestOptOut(t *testing.T) {
 	p := newPod(t)
-	container := newCgroup(t, p.cgroup, "container")
+	container := lab.MakeCgroup(t, filepath.Join(p.cgroup, "container"))
 	inner := &pod{agent: startAgent(t, p.ns, container)}
-	other := &pod{agent: startAgent(t, p.ns, newCgroup(t, p.kubepods, "other"))}
-	p.ns.addresses(t, "lo", "169.254.20.10/32")
-	p.ns.serve(t, vip4, "itself")
+	other := &pod{agent: startAgent(t, p.ns, lab.MakeCgroup(t, filepath.Join(p.kubepods, "other")))}
+	p.ns.AddAddrs(t, "lo", "169.254.20.10/32")
+	serve(t, p.ns, vip4, "itself")
 	udp4 := shapes()[0]
 	r := open(t, p.config(t))
 	check(t, r.Attach())
@@ -188,8 +191,8 @@ func TestOptOut(t *testing.T) {
 // An exempt network namespace is left alone only while the daemon is alive.
 func TestExempt(t *testing.T) {
 	p := newPod(t)
-	p.ns.addresses(t, "lo", "169.254.20.10/32")
-	p.ns.serve(t, vip4, "itself")
+	p.ns.AddAddrs(t, "lo", "169.254.20.10/32")
+	serve(t, p.ns, vip4, "itself")
 	udp4 := shapes()[0]
 	r := open(t, p.config(t))
 	check(t, r.Attach())
@@ -206,8 +209,8 @@ func TestExempt(t *testing.T) {
 // itself before it is alive.
 func TestDaemonIsExempt(t *testing.T) {
 	p := newPod(t)
-	p.ns.addresses(t, "lo", "169.254.20.10/32")
-	p.ns.serve(t, vip4, "itself")
+	p.ns.AddAddrs(t, "lo", "169.254.20.10/32")
+	serve(t, p.ns, vip4, "itself")
 	r := open(t, p.config(t))
 	check(t, r.Attach())
 	id, err := cgroupID(p.cgroup)

@@ -2,10 +2,13 @@ package bpf
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 func TestFindKubepods(t *testing.T) {
@@ -73,11 +76,9 @@ func TestFindKubepodsWithoutMountinfo(t *testing.T) {
 
 // What this machine has is found where this machine has it.
 func TestFindKubepodsHere(t *testing.T) {
-	if os.Geteuid() != 0 {
-		skip(t, "needs root to make a cgroup")
-	}
-	parent := filepath.Dir(newCgroup(t, "", "other"))
-	want := newCgroup(t, parent, "kubepods.slice")
+	lab.NeedRoot(t)
+	parent := lab.MakeCgroup(t, filepath.Join(lab.CgroupMount(t), fmt.Sprintf("nodens-find-%d", os.Getpid())))
+	want := lab.MakeCgroup(t, filepath.Join(parent, "kubepods.slice"))
 	got, err := FindKubepods("/proc/self/mountinfo")
 	if err == nil && got != want {
 		t.Skip("this machine has pods of its own: " + got)

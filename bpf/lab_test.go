@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/nodens-dns/nodens/internal/lab"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // How the CNI routes what leaves a pod; mirrors enum mode of lab.bpf.c.
@@ -36,7 +36,7 @@ const (
 // CoreDNS.
 type labNode struct {
 	*pod
-	node, ext *namespace
+	node, ext *lab.Netns
 	objs      labObjects
 	plain     *agent // in the pod's namespace, but not below kubepods
 	daemon    *daemon
@@ -45,20 +45,20 @@ type labNode struct {
 
 func newLab(t *testing.T, mode uint32) *labNode {
 	t.Helper()
-	needKernel(t)
+	lab.NeedBPF(t)
 	l := &labNode{
-		pod:  &pod{ns: newNamespace(t), kubepods: newCgroup(t, "", "kubepods")},
-		node: newNamespace(t),
-		ext:  newNamespace(t),
+		pod:  &pod{ns: lab.NewNetns(t, "pod"), kubepods: lab.NewKubepods(t)},
+		node: lab.NewNetns(t, "node"),
+		ext:  lab.NewNetns(t, "ext"),
 	}
-	l.cgroup = newCgroup(t, l.kubepods, "pod")
+	l.cgroup = lab.MakeCgroup(t, filepath.Join(l.kubepods, "pod"))
 	l.wire(t)
 	l.attachCNI(t, mode)
-	l.ext.serve(t, cluster4, "cluster")
-	l.ext.serve(t, labCore, "core")
+	serve(t, l.ext, cluster4, "cluster")
+	serve(t, l.ext, labCore, "core")
 	l.agent = startAgent(t, l.ns, l.cgroup)
 	l.plain = startAgent(t, l.ns, filepath.Dir(l.kubepods))
-	pinDir := filepath.Join(testBPFFS, strings.ReplaceAll(t.Name(), "/", "_"))
+	pinDir := filepath.Join(lab.BPFFS, strings.ReplaceAll(t.Name(), "/", "_"))
 	t.Cleanup(func() {
 		if err := Teardown(pinDir); err != nil {
 			t.Error(err)
@@ -76,35 +76,38 @@ func newLab(t *testing.T, mode uint32) *labNode {
 
 func (l *labNode) wire(t *testing.T) {
 	t.Helper()
-	veth(t, l.node, "lxc0", l.ns, "eth0")
-	veth(t, l.node, "up0", l.ext, "eth0")
-	veth(t, l.node, "cilium_host", l.node, "cilium_net")
-	veth(t, l.node, "nodelocaldns", l.node, "nodelocalpeer") // as a dummy link
-	l.node.addresses(t, "cilium_host", "10.0.1.1/32")
-	l.node.addresses(t, "up0", "192.168.50.2/24")
-	l.node.addresses(t, "nodelocaldns", "169.254.20.10/32")
-	l.node.route(t, "10.0.1.5/32", "lxc0", "")
-	l.node.route(t, "0.0.0.0/0", "up0", "192.168.50.1")
+	l.node.Join(t, "lxc0", nil, l.ns, "eth0", nil)
+	l.node.Join(t, "up0", nil, l.ext, "eth0", nil)
+	l.node.Join(t, "cilium_host", nil, l.node, "cilium_net", nil)
+	l.node.Join(t, "nodelocaldns", nil, l.node, "nodelocalpeer", nil) // as a dummy link
+	l.node.AddAddrs(t, "cilium_host", "10.0.1.1/32")
+	l.node.AddAddrs(t, "up0", "192.168.50.2/24")
+	l.node.AddAddrs(t, "nodelocaldns", "169.254.20.10/32")
+	l.node.AddLinkRoute(t, "10.0.1.5/32", "lxc0")
+	l.node.AddRoute(t, "0.0.0.0/0", "192.168.50.1")
 	for name, value := range map[string]string{
 		"ipv4/ip_forward": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/lxc0/rp_filter": "0",
 		"ipv4/conf/up0/rp_filter": "0", "ipv4/conf/lxc0/proxy_arp": "1",
 	} {
-		l.node.sysctl(t, name, value)
+		l.node.Sysctl(t, name, value)
 	}
-	l.ns.addresses(t, "eth0", "10.0.1.5/32")
-	l.ns.route(t, "10.0.1.1/32", "eth0", "")
-	l.ns.route(t, "0.0.0.0/0", "eth0", "10.0.1.1")
-	l.ext.addresses(t, "eth0", "192.168.50.1/24")
-	l.ext.addresses(t, "lo", "10.96.0.10/32", "10.0.2.7/32")
-	l.ext.route(t, "10.0.1.0/24", "eth0", "192.168.50.2")
+	l.ns.AddAddrs(t, "eth0", "10.0.1.5/32")
+	l.ns.AddLinkRoute(t, "10.0.1.1/32", "eth0")
+	l.ns.AddRoute(t, "0.0.0.0/0", "10.0.1.1")
+	l.ext.AddAddrs(t, "eth0", "192.168.50.1/24")
+	l.ext.AddAddrs(t, "lo", "10.96.0.10/32", "10.0.2.7/32")
+	l.ext.AddRoute(t, "10.0.1.0/24", "192.168.50.2")
 }
 
 func (l *labNode) attachCNI(t *testing.T, mode uint32) {
 	t.Helper()
 	spec, err := loadLab()
 	check(t, err)
-	up, err := l.node.nl.LinkByName("up0")
-	check(t, err)
+	var up netlink.Link
+	l.node.Inside(t, func() (err error) {
+		up, err = netlink.LinkByName("up0")
+		return err
+	})
 	word := func(addr string) uint32 { return toEndpoint(ap(addr + ":0")).Addr[3] }
 	for name, value := range map[string]any{
 		"mode": mode, "uplink": uint32(up.Attrs().Index), "vip": word("169.254.20.10"),
@@ -114,28 +117,8 @@ func (l *labNode) attachCNI(t *testing.T, mode uint32) {
 	}
 	check(t, spec.LoadAndAssign(&l.objs, nil))
 	t.Cleanup(func() { _ = l.objs.Close() })
-	ingress(t, l.node, "lxc0", l.objs.FromPod)
-	ingress(t, l.ext, "eth0", l.objs.CountVip)
-}
-
-// ingress attaches a program to what a link receives.
-func ingress(t *testing.T, ns *namespace, name string, prog *ebpf.Program) {
-	t.Helper()
-	l, err := ns.nl.LinkByName(name)
-	check(t, err)
-	err = ns.nl.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-		LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
-	}})
-	if err == unix.ENOENT {
-		skip(t, "the kernel has no clsact")
-	}
-	check(t, err)
-	check(t, ns.nl.FilterAdd(&netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1,
-		},
-		Fd: prog.FD(), Name: "lab", DirectAction: true,
-	}))
+	l.node.AttachIngress(t, "lxc0", l.objs.FromPod)
+	l.ext.AttachIngress(t, "eth0", l.objs.CountVip)
 }
 
 func (l *labNode) counted(t *testing.T, m *ebpf.Map, key uint32) (n uint64) {

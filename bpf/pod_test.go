@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // Addresses in a pod's namespace. The VIPs are nowhere: what is not redirected
@@ -25,19 +27,19 @@ const (
 // target ("target"), the fallback ("core") and the ClusterIP ("cluster").
 type pod struct {
 	*agent
-	ns       *namespace
+	ns       *lab.Netns
 	kubepods string
 	cgroup   string
 }
 
 func newPod(t testing.TB) *pod {
 	t.Helper()
-	needKernel(t)
-	p := &pod{ns: newNamespace(t), kubepods: newCgroup(t, "", "kubepods")}
-	p.cgroup = newCgroup(t, p.kubepods, "pod")
-	p.ns.addresses(t, "lo", "10.0.0.2/32", "10.0.0.3/32", "10.96.0.10/32", "fd00::2/128", "fd00::3/128", "fd00:96::10/128")
+	lab.NeedBPF(t)
+	p := &pod{ns: lab.NewNetns(t, "pod"), kubepods: lab.NewKubepods(t)}
+	p.cgroup = lab.MakeCgroup(t, filepath.Join(p.kubepods, "pod"))
+	p.ns.AddAddrs(t, "lo", "10.0.0.2/32", "10.0.0.3/32", "10.96.0.10/32", "fd00::2/128", "fd00::3/128", "fd00:96::10/128")
 	for addr, name := range map[string]string{target4: "target", target6: "target", core4: "core", core6: "core", cluster4: "cluster", cluster6: "cluster"} {
-		p.ns.serve(t, addr, name)
+		serve(t, p.ns, addr, name)
 	}
 	p.agent = startAgent(t, p.ns, p.cgroup)
 	return p
@@ -47,7 +49,7 @@ func newPod(t testing.TB) *pod {
 func (p *pod) config(t testing.TB) RedirectConfig {
 	return RedirectConfig{
 		Cgroup: p.kubepods,
-		PinDir: filepath.Join(testBPFFS, t.Name()),
+		PinDir: filepath.Join(lab.BPFFS, t.Name()),
 		Services: []Service{
 			{VIP: ap(vip4), Target: ap(target4), Fallbacks: []netip.AddrPort{ap(core4)}},
 			{VIP: ap(vip6), Target: ap(target6), Fallbacks: []netip.AddrPort{ap(core6)}},

@@ -9,33 +9,32 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nodens-dns/nodens/internal/lab"
+)
+
+var (
+	glibcLookup = lab.Glibc("lookup")
+	muslLookup  = lab.Musl("lookup")
 )
 
 // resolvers are real clients of DNS, as shell commands that print the address of
 // a name. Those of a libc take the options of resolv.conf, or wait for ten seconds.
 func resolvers(t *testing.T) map[string]func(options string) string {
 	t.Helper()
-	for _, tool := range []string{"dig", "cc", "musl-gcc", "unshare"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			skip(t, "needs "+tool)
-		}
-	}
-	dir := t.TempDir()
+	lab.NeedTools(t, "dig", "gcc", "musl-gcc", "unshare")
 	dig := func(options string) func(string) string {
 		return func(string) string {
 			return "dig +short +tries=1 +time=10 " + options + " @169.254.20.10 node.example A"
 		}
 	}
 	commands := map[string]func(string) string{"dig": dig(""), "dig TCP": dig("+tcp")}
-	for libc, cc := range map[string]string{"glibc": "cc", "musl": "musl-gcc"} {
-		bin := filepath.Join(dir, libc)
-		if out, err := exec.Command(cc, "-static", "-w", "-o", bin, "../test/testdata/lookup.c").CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", cc, err, out)
-		}
+	for libc, program := range map[string]*lab.Program{"glibc": glibcLookup, "musl": muslLookup} {
+		bin := program.Path(t)
 		commands[libc] = func(options string) string {
 			conf := filepath.Join(t.TempDir(), "resolv.conf")
 			check(t, os.WriteFile(conf, []byte("nameserver 169.254.20.10\noptions "+options+"\n"), 0o644))
-			return "mount --bind " + conf + " /etc/resolv.conf && exec " + bin + " node.example 4"
+			return "mount --bind " + conf + " /etc/resolv.conf && " + bin + " -4 node.example | cut -d ' ' -f 3-"
 		}
 	}
 	return commands
@@ -52,7 +51,7 @@ func (p *pod) shell(t *testing.T, text string) (wait func() string) {
 	cmd := exec.Command("unshare", "-m", "sh", "-c", text)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
-	p.ns.inside(t, cmd.Start)
+	p.ns.Inside(t, cmd.Start)
 	return func() string {
 		_ = cmd.Wait() // what it prints tells more
 		return strings.TrimSpace(out.String())
@@ -107,10 +106,10 @@ func TestLookUpInFlight(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t)
-			p.ns.addresses(t, "lo", "10.0.0.4/32")
+			p.ns.AddAddrs(t, "lo", "10.0.0.4/32")
 			arrived := p.silent(t, ap("10.0.0.4:10053"))
 			cfg := p.config(t)
-			cfg.PinDir = filepath.Join(testBPFFS, "in-flight")
+			cfg.PinDir = filepath.Join(lab.BPFFS, "in-flight")
 			cfg.Services[0].Target, cfg.Services[2].Target = ap("10.0.0.4:10053"), ap("10.0.0.4:10053")
 			r := open(t, cfg)
 			check(t, r.Attach())
@@ -133,7 +132,7 @@ func TestLookUpInFlight(t *testing.T) {
 func (p *pod) silent(t *testing.T, addr netip.AddrPort) <-chan struct{} {
 	t.Helper()
 	var udp *net.UDPConn
-	p.ns.inside(t, func() (err error) {
+	p.ns.Inside(t, func() (err error) {
 		udp, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
 		return err
 	})

@@ -7,21 +7,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	testlab "github.com/nodens-dns/nodens/internal/lab"
 )
 
 // skip skips the test, or fails it where CI must run everything it can.
 func skip(t *testing.T, reason string) {
 	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatal("under CI this must run: " + reason)
-	}
-	t.Skip(reason)
+	testlab.Skip(t, reason)
 }
 
 // namespace is a fresh network namespace with lo up.
@@ -31,48 +29,15 @@ type namespace struct {
 	path string
 }
 
-// newNamespace leaves no trace when the test ends: the namespace has no name
-// and lives as long as its descriptor.
 func newNamespace(t *testing.T) *namespace {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		skip(t, "needs root to create a network namespace")
-	}
-	fd, err := unsharedNetNS()
-	if err != nil {
-		t.Fatalf("create network namespace: %v", err)
-	}
-	ns := &namespace{fd: fd, path: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)}
-	t.Cleanup(func() { _ = unix.Close(fd) })
+	fd := int(testlab.NewNetns(t, "node").File().Fd())
 	k, err := openKernel(fd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns.nl = k.links
 	t.Cleanup(func() { _ = k.Close() })
-	lo, err := ns.nl.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := ns.nl.LinkSetUp(lo); err != nil {
-		t.Fatal(err)
-	}
-	return ns
-}
-
-// unsharedNetNS creates the namespace on a thread that ends with it.
-func unsharedNetNS() (fd int, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread is discarded
-		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return
-		}
-		fd, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	}()
-	<-done
-	return fd, err
+	return &namespace{fd: fd, nl: k.links, path: fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)}
 }
 
 // inside runs f on a thread in the namespace.

@@ -3,56 +3,22 @@
 package test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// lookupEnv makes the test binary a client that looks up the name which the
-// variable holds, with Go's own resolver and the resolv.conf that it finds.
-const lookupEnv = "NODENS_TEST_LOOKUP"
-
-func TestMain(m *testing.M) {
-	if name, ok := os.LookupEnv(lookupEnv); ok {
-		os.Exit(goLookup(name))
-	}
-	os.Exit(lab.Main(m))
-}
-
-// goLookup prints the addresses of name, or "not found" or the error.
-func goLookup(name string) int {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	r := net.Resolver{PreferGo: true}
-	addrs, err := r.LookupHost(ctx, name)
-	var dnsErr *net.DNSError
-	switch {
-	case errors.As(err, &dnsErr) && dnsErr.IsNotFound:
-		fmt.Println("not found")
-		return 1
-	case err != nil:
-		fmt.Println(err)
-		return 1
-	}
-	for _, a := range addrs {
-		fmt.Println(a)
-	}
-	return 0
-}
+func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
 // The programs under test and the clients.
 var (
 	buildRace   = lab.RaceNodens()
 	buildPlain  = lab.Nodens()
 	buildStatic = lab.ReleaseNodens() // only so are privileges dropped
-	buildGlibc  = lab.CProgram("testdata/lookup.c", "gcc")
-	buildMusl   = lab.CProgram("testdata/lookup.c", "musl-gcc", "-static")
+	buildGlibc  = lab.Glibc("lookup")
+	buildMusl   = lab.Musl("lookup")
 )
 
 // Where things are in every lab.
@@ -74,10 +40,10 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	lab.NeedTools(t, "ip", "unshare")
-	c := &cluster{node: lab.NewNetns(t, "node"), pod: lab.NewNetns(t, "pod")}
-	c.node.AddAddrs(t, "lo", localIP+"/32")
-	c.node.Join(t, "pod0", []string{"10.0.1.1/24", "fd00:1::1/64"}, c.pod, "eth0", []string{"10.0.1.5/24", "fd00:1::5/64"})
-	c.pod.AddRoute(t, "0.0.0.0/0", "10.0.1.1")
+	c := &cluster{node: lab.NewNetns(t, "node", localIP+"/32")}
+	c.pod = c.node.AddPod(t, "pod")
+	c.node.AddAddrs(t, "pod0", "fd00:1::1/64")
+	c.pod.AddAddrs(t, "eth0", "fd00:1::5/64")
 	return c
 }
 

@@ -1,6 +1,8 @@
 package lab
 
 import (
+	"bytes"
+	"embed"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,8 +19,13 @@ const daemonPackage = "github.com/nodens-dns/nodens/cmd/nodens"
 var programs string
 
 // Main runs the tests of m with a folder for the Programs that they build,
-// removes it, and returns the exit status.
+// removes it, and returns the exit status. In a process that GoLookup describes it
+// looks up names instead.
 func Main(m *testing.M) int {
+	if names, ok := os.LookupEnv(envLookup); ok {
+		goLookups(strings.Fields(names))
+		return 0
+	}
 	dir, err := os.MkdirTemp("", "nodens-test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -83,10 +90,24 @@ func RaceNodens() *Program {
 	})
 }
 
-// CProgram is made of a source of one file in C.
-func CProgram(source, compiler string, flags ...string) *Program {
-	return newProgram(strings.TrimSuffix(filepath.Base(source), ".c"), func(path string) error {
-		return run(exec.Command(compiler, append(flags, "-Wall", "-O1", "-o", path, source)...))
+//go:embed testdata/*.c
+var sources embed.FS
+
+// Glibc is a C program of testdata, such as "client", with glibc.
+func Glibc(name string) *Program { return cProgram(name, "gcc") }
+
+// Musl is the same with musl, statically linked.
+func Musl(name string) *Program { return cProgram(name, "musl-gcc", "-static") }
+
+func cProgram(name, compiler string, flags ...string) *Program {
+	return newProgram(name, func(path string) error {
+		source, err := sources.ReadFile("testdata/" + name + ".c")
+		if err != nil {
+			return err
+		}
+		cmd := exec.Command(compiler, append(flags, "-pthread", "-Wall", "-O1", "-o", path, "-x", "c", "-")...)
+		cmd.Stdin = bytes.NewReader(source)
+		return run(cmd)
 	})
 }
 

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupMount is where this machine has its cgroup v2 hierarchy.
-func cgroupMount(t testing.TB) string {
+// CgroupMount returns where the cgroup v2 hierarchy is mounted.
+func CgroupMount(t testing.TB) string {
 	t.Helper()
 	if dir, ok := FindMount(t, "cgroup2", ""); ok {
 		return dir
@@ -48,12 +48,12 @@ func FindMount(t testing.TB, fsType, option string) (string, bool) {
 
 var cgroupSeq atomic.Int64
 
-// NewKubepods makes a cgroup that stands for the one of all pods, below one that
-// stands for the hierarchy's root. Both go with the test.
+// NewKubepods makes the cgroup of all pods, below one that stands for the root of
+// the hierarchy. Both are removed at the end of the test.
 func NewKubepods(t testing.TB) string {
 	t.Helper()
 	NeedRoot(t)
-	root := filepath.Join(cgroupMount(t), fmt.Sprintf("nodens-lab-%d-%d", os.Getpid(), cgroupSeq.Add(1)))
+	root := filepath.Join(CgroupMount(t), fmt.Sprintf("nodens-lab-%d-%d", os.Getpid(), cgroupSeq.Add(1)))
 	MakeCgroup(t, root)
 	return MakeCgroup(t, filepath.Join(root, "kubepods"))
 }

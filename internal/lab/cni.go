@@ -2,8 +2,8 @@ package lab
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -28,8 +28,6 @@ const (
 
 // Where things are on a CNINode.
 const (
-	NodeIP     = "192.168.50.2"
-	OutsideIP  = "192.168.50.1"
 	PodIP      = "10.0.1.5"
 	ClusterDNS = "10.96.0.10" // a Service's address
 	Endpoint   = "10.0.2.7"   // an endpoint's
@@ -38,7 +36,7 @@ const (
 // CNINode is a node with a pod behind a veth that the CNI's program watches, and
 // the network outside.
 //
-//	pod 10.0.1.5 ── lxc0 │ node │ up0 192.168.50.2 ── 192.168.50.1 │ outside
+//	pod 10.0.1.5 ── lxc0 │ node │ up0 10.0.0.1 ── 10.0.0.2 │ outside
 //
 // The node has 10.0.1.1, the pods' gateway; outside are two DNS servers that
 // answer questions for an IPv4 address with their own.
@@ -89,17 +87,17 @@ func (n *CNINode) wire(t testing.TB) {
 		"ipv4/ip_forward": "1", "ipv4/conf/all/rp_filter": "0", "ipv4/conf/lxc0/rp_filter": "0",
 		"ipv4/conf/up0/rp_filter": "0", "ipv4/conf/lxc0/proxy_arp": "1",
 	} {
-		n.Node.must(t, "set "+name, func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) })
+		n.Node.Sysctl(t, name, value)
 	}
-	n.Node.addLinkRoute(t, PodIP+"/32", "lxc0")
+	n.Node.AddLinkRoute(t, PodIP+"/32", "lxc0")
 	n.Node.AddRoute(t, "0.0.0.0/0", OutsideIP)
-	n.Pod.addLinkRoute(t, "10.0.1.1/32", "eth0")
+	n.Pod.AddLinkRoute(t, "10.0.1.1/32", "eth0")
 	n.Pod.AddRoute(t, "0.0.0.0/0", "10.0.1.1")
 	n.Outside.AddRoute(t, "10.0.1.0/24", NodeIP)
 }
 
-// addLinkRoute routes dst, a prefix, to neighbours on a link.
-func (n *Netns) addLinkRoute(t testing.TB, dst, link string) {
+// AddLinkRoute routes dst, a prefix, to neighbours on a link.
+func (n *Netns) AddLinkRoute(t testing.TB, dst, link string) {
 	t.Helper()
 	n.must(t, "add route to "+dst, func() error {
 		l, err := netlink.LinkByName(link)
@@ -145,8 +143,8 @@ func (n *CNINode) attach(t testing.TB, mode CNIMode, vip string) {
 			_ = c.Close()
 		}
 	})
-	n.Node.ingress(t, "lxc0", n.objs.FromPod)
-	n.Outside.ingress(t, "eth0", n.objs.CountVIP)
+	n.Node.AttachIngress(t, "lxc0", n.objs.FromPod)
+	n.Outside.AttachIngress(t, "eth0", n.objs.CountVIP)
 }
 
 // cniObject is compiled and committed beside the tests of package bpf.
@@ -164,8 +162,8 @@ func word(ip string) uint32 {
 	return binary.NativeEndian.Uint32(raw[:])
 }
 
-// ingress attaches a program to what a link receives.
-func (n *Netns) ingress(t testing.TB, link string, prog *ebpf.Program) {
+// AttachIngress attaches a program to what a link receives.
+func (n *Netns) AttachIngress(t testing.TB, link string, prog *ebpf.Program) {
 	t.Helper()
 	n.must(t, "attach to "+link, func() error {
 		l, err := netlink.LinkByName(link)
@@ -174,6 +172,9 @@ func (n *Netns) ingress(t testing.TB, link string, prog *ebpf.Program) {
 		}
 		qdisc := netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
 		if err := netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: qdisc}); err != nil {
+			if errors.Is(err, unix.ENOENT) {
+				Skip(t, "the kernel has no clsact")
+			}
 			return err
 		}
 		return netlink.FilterAdd(&netlink.BpfFilter{

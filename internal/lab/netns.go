@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -18,10 +19,12 @@ import (
 type Netns struct {
 	Name string // for messages only
 	f    *os.File
+	pods int // made by AddPod
 }
 
-// NewNetns makes a namespace.
-func NewNetns(t testing.TB, name string) *Netns {
+// NewNetns makes a namespace with the given addresses, in prefix notation, on
+// loopback.
+func NewNetns(t testing.TB, name string, prefixes ...string) *Netns {
 	t.Helper()
 	NeedRoot(t)
 	f, err := newNetns()
@@ -31,8 +34,8 @@ func NewNetns(t testing.TB, name string) *Netns {
 	n := &Netns{Name: name, f: f}
 	t.Cleanup(func() { _ = f.Close() })
 	n.must(t, "configure", func() error {
-		// No link-local addresses that come up by and by: what is there is
-		// there at once. 1 is none, see the kernel's ip-sysctl document.
+		// No link-local addresses (1 is none, see ip-sysctl.rst): the kernel
+		// would add them later, while a test runs.
 		const genMode = "/proc/sys/net/ipv6/conf/default/addr_gen_mode"
 		if err := os.WriteFile(genMode, []byte("1"), 0); err != nil && !os.IsNotExist(err) {
 			return err
@@ -43,6 +46,7 @@ func NewNetns(t testing.TB, name string) *Netns {
 		}
 		return netlink.LinkSetUp(lo)
 	})
+	n.AddAddrs(t, "lo", prefixes...)
 	return n
 }
 
@@ -92,6 +96,20 @@ func (n *Netns) Do(f func() error) error {
 	})
 }
 
+// NetnsOf returns the namespace that f refers to.
+func NetnsOf(f *os.File) *Netns { return &Netns{Name: f.Name(), f: f} }
+
+// File refers to the namespace. It is closed at the end of the test.
+func (n *Netns) File() *os.File { return n.f }
+
+// Inside is Do; the test fails if f does.
+func (n *Netns) Inside(t testing.TB, f func() error) {
+	t.Helper()
+	if err := n.Do(f); err != nil {
+		t.Fatalf("%s: %v", n.Name, err)
+	}
+}
+
 func (n *Netns) must(t testing.TB, what string, f func() error) {
 	t.Helper()
 	if err := n.Do(f); err != nil {
@@ -112,12 +130,29 @@ func (n *Netns) AddAddrs(t testing.TB, link string, prefixes ...string) {
 			if err != nil {
 				return err
 			}
-			if a.IP.To4() == nil {
-				a.Flags = unix.IFA_F_NODAD // usable at once
+			if a.IP.To4() != nil {
+				return netlink.AddrAdd(l, a)
 			}
-			return netlink.AddrAdd(l, a)
+			a.Flags = unix.IFA_F_NODAD // no duplicate address detection
+			if err := netlink.AddrAdd(l, a); err != nil || l.Attrs().RawFlags&unix.IFF_RUNNING == 0 {
+				return err
+			}
+			return waitLocalRoute(a.IP)
 		})
 	}
+}
+
+// waitLocalRoute polls until an IPv6 address can be reached: the kernel adds its
+// route in a worker, after the address.
+func waitLocalRoute(ip net.IP) error {
+	local := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Dst: &net.IPNet{IP: ip, Mask: net.CIDRMask(128, 128)}}
+	for late := time.Now().Add(patience); time.Now().Before(late); time.Sleep(time.Millisecond) {
+		routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, local, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
+		if err != nil || len(routes) > 0 {
+			return err
+		}
+	}
+	return fmt.Errorf("no local route of %v", ip)
 }
 
 // AddRoute routes dst, a prefix, by way of a neighbour.
@@ -154,7 +189,11 @@ func (n *Netns) Join(t testing.TB, link string, prefixes []string, peer *Netns, 
 	n.must(t, "make veth "+link, func() error {
 		a := netlink.NewLinkAttrs()
 		a.Name = link
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: peerLink, PeerNamespace: netlink.NsFd(int(peer.f.Fd()))})
+		err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: peerLink, PeerNamespace: netlink.NsFd(int(peer.f.Fd()))})
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			Skip(t, "the kernel has no veth driver")
+		}
+		return err
 	})
 	n.SetLink(t, link, true)
 	peer.SetLink(t, peerLink, true)

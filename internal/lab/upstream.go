@@ -32,9 +32,17 @@ type Upstream struct {
 func StartUpstream(t testing.TB, n *Netns, address string, answer func(q *dns.Msg) *dns.Msg) *Upstream {
 	t.Helper()
 	u := &Upstream{answer: answer, news: make(chan struct{})}
+	Serve(t, n, address, u.handler)
+	return u
+}
+
+// Serve answers with a handler for "udp" and one for "tcp" at address, host:port
+// inside the namespace, until the end of the test.
+func Serve(t testing.TB, n *Netns, address string, handler func(proto string) dns.Handler) {
+	t.Helper()
 	for _, s := range []*dns.Server{
-		{PacketConn: n.ListenPacket(t, "udp", address), Handler: u.handler("udp")},
-		{Listener: n.Listen(t, "tcp", address), Handler: u.handler("tcp")},
+		{PacketConn: n.ListenPacket(t, "udp", address), Handler: handler("udp")},
+		{Listener: n.Listen(t, "tcp", address), Handler: handler("tcp")},
 	} {
 		up, ended := make(chan struct{}), make(chan error, 1)
 		s.NotifyStartedFunc = func() { close(up) }
@@ -49,16 +57,15 @@ func StartUpstream(t testing.TB, n *Netns, address string, answer func(q *dns.Ms
 			<-ended
 		})
 	}
-	return u
 }
 
-func (u *Upstream) handler(proto string) dns.HandlerFunc {
-	return func(w dns.ResponseWriter, q *dns.Msg) {
+func (u *Upstream) handler(proto string) dns.Handler {
+	return dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		u.note(proto, w.RemoteAddr(), q)
 		if r := u.answer(q); r != nil {
 			_ = w.WriteMsg(r)
 		}
-	}
+	})
 }
 
 func (u *Upstream) note(proto string, from net.Addr, q *dns.Msg) {
@@ -118,6 +125,19 @@ func Reply(q *dns.Msg, records ...string) *dns.Msg {
 		r.SetEdns0(1232, o.Do())
 	}
 	return r
+}
+
+// ReplyAddress answers a question for an IPv4 address with ip, for an IPv6 address
+// with 2001:db8::1, and others with no data.
+func ReplyAddress(q *dns.Msg, ip string) *dns.Msg {
+	name := q.Question[0].Name
+	switch q.Question[0].Qtype {
+	case dns.TypeA:
+		return Reply(q, name+" 30 IN A "+ip)
+	case dns.TypeAAAA:
+		return Reply(q, name+" 30 IN AAAA 2001:db8::1")
+	}
+	return Denial(q, dns.RcodeSuccess, name)
 }
 
 // Denial is a negative answer to q with rcode NOERROR or NXDOMAIN and the SOA

@@ -35,8 +35,7 @@ func startPair(t *testing.T, corefile string) *pair {
 	t.Helper()
 	coreDNS := lab.CoreDNS(t)
 	binary := nodens.Path(t)
-	p := &pair{Netns: lab.NewNetns(t, "node"), port: "53"}
-	p.AddAddrs(t, "lo", "fd00::11/128", "fd00::12/128")
+	p := &pair{Netns: lab.NewNetns(t, "node", "fd00::11/128", "fd00::12/128"), port: "53"}
 	lab.StartUpstream(t, p.Netns, upstreamAddr, answer)
 	p.daemon = lab.StartDaemon(t, lab.DaemonOptions{Binary: binary, Netns: p.Netns, Corefile: bindTo(corefile, "11")})
 	conf := lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), bindTo(corefile, "12"))

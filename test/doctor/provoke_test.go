@@ -116,7 +116,7 @@ func TestServiceAddress(t *testing.T) {
 	t.Parallel()
 	const service = "10.96.0.10"
 	w := newWorld(t)
-	w.node.AddRoute(t, "0.0.0.0/0", extIP)
+	w.node.AddRoute(t, "0.0.0.0/0", lab.OutsideIP)
 	w.startPod(t, "nameserver "+service+"\n")
 	nft(t, w.node, "table ip kube-proxy { chain c { type nat hook prerouting priority -100; ip daddr "+service+" udp dport 53 dnat to "+clusterDNS+
 		"; ip daddr "+service+" tcp dport 53 dnat to "+clusterDNS+"; }; }")

@@ -18,10 +18,6 @@ import (
 
 // Where things are.
 const (
-	nodeIP = "10.0.0.1"
-	extIP  = "10.0.0.2"
-	podIP  = "10.0.1.5"
-
 	localIP    = "169.254.20.10"
 	localAddr  = localIP + ":53"
 	clusterDNS = "10.96.0.53"
@@ -56,7 +52,7 @@ const (
 
 // world is a node with a pod, and the servers beside it.
 //
-//	pod 10.0.1.5 ── pod0 │ node │ eth0 10.0.0.1 ── 10.0.0.2 │ ext
+//	pod 10.0.1.5 ── pod0 │ node │ eth0 10.0.0.1 ── eth0 10.0.0.2 │ ext
 type world struct {
 	node, pod, ext *lab.Netns
 	etc            string // what the node's processes see as /etc
@@ -78,30 +74,15 @@ func (w *world) answerAs(a answerer) { w.outside.Store(&a) }
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	lab.NeedTools(t, "ip", "nft", "unshare", "setpriv")
-	w := &world{node: lab.NewNetns(t, "node"), pod: lab.NewNetns(t, "pod"), ext: lab.NewNetns(t, "ext"), etc: t.TempDir()}
+	n := lab.NewNode(t, clusterDNS, outsideDNS, deadDNS)
+	w := &world{node: n.Netns, pod: n.AddPod(t, "pod"), ext: n.Outside, etc: t.TempDir()}
 	w.answerAs(normal)
-	w.node.Join(t, "eth0", []string{nodeIP + "/24"}, w.ext, "eth0", []string{extIP + "/24"})
-	w.node.Join(t, "pod0", []string{"10.0.1.1/24"}, w.pod, "eth0", []string{podIP + "/24"})
-	w.pod.AddRoute(t, "0.0.0.0/0", "10.0.1.1")
-	w.ext.AddRoute(t, "10.0.1.0/24", nodeIP)
-	for _, ip := range []string{clusterDNS, outsideDNS, deadDNS} {
-		w.ext.AddAddrs(t, "lo", ip+"/32")
-		w.node.AddRoute(t, ip+"/32", extIP)
-	}
-	w.forwarding(t)
 	lab.StartUpstream(t, w.ext, outsideDNS+":53", func(q *dns.Msg) *dns.Msg { return (*w.outside.Load())(q) })
 	lab.StartUpstream(t, w.ext, clusterDNS+":53", normal)
 	w.write(t, "resolv.conf", nodeResolvConf)
 	w.write(t, "Corefile", corefile)
 	w.startPod(t, podResolvConf)
 	return w
-}
-
-func (w *world) forwarding(t *testing.T) {
-	t.Helper()
-	if err := w.node.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // startPod starts a process in the pod with a resolv.conf of its own.

@@ -22,7 +22,7 @@ const hangup = syscall.SIGHUP
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	lab.NeedTools(t, "sh")
-	n := newNode(t)
+	n := lab.NewNetns(t, "node", addresses...)
 	lab.StartUpstream(t, n, upstream+":53", func(q *dns.Msg) *dns.Msg {
 		if q.Question[0].Name == "fails.example.org." {
 			return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
@@ -71,7 +71,7 @@ func awaitAnswer(t *testing.T, n *lab.Netns, p *lab.Process) {
 func TestOpenFiles(t *testing.T) {
 	t.Parallel()
 	lab.NeedTools(t, "prlimit")
-	n := newNode(t)
+	n := lab.NewNetns(t, "node", addresses...)
 	release := make(chan struct{})
 	lab.StartUpstream(t, n, upstream+":53", func(q *dns.Msg) *dns.Msg {
 		if q.Question[0].Name != "popular.example.org." {
@@ -159,7 +159,7 @@ func TestFlood(t *testing.T) {
 		names  = 50_000
 		conns  = 32
 	)
-	n := newNode(t)
+	n := lab.NewNetns(t, "node", addresses...)
 	lab.StartUpstream(t, n, upstream+":53", answer)
 	start(t, n, corefile(upstream, ""), fmt.Sprintf("-cache-size=%d", budget))
 	resolves(t, n, "popular.example.org.")

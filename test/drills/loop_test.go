@@ -14,7 +14,7 @@ import (
 // in SERVFAIL and not in a storm, and other zones resolve.
 func TestStubLoop(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n := lab.NewNetns(t, "node", addresses...)
 	n.AddAddrs(t, "lo", "127.0.0.53/32")
 	up := lab.StartUpstream(t, n, upstream+":53", answer)
 	stub := lab.StartDnsmasq(t, n, "127.0.0.53", "server=127.0.0.1\nlog-queries\n")

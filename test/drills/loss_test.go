@@ -31,7 +31,7 @@ func (a *attempts) next(name string) int {
 // once, as they all do.
 func TestLoss(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n := lab.NewNetns(t, "node", addresses...)
 	var asked attempts
 	lab.StartUpstream(t, n, upstream+":53", func(q *dns.Msg) *dns.Msg {
 		name := q.Question[0].Name

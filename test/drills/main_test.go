@@ -26,13 +26,8 @@ const (
 	second   = "10.53.0.2"
 )
 
-// newNode makes the namespace, with the upstreams' addresses on loopback.
-func newNode(t *testing.T) *lab.Netns {
-	t.Helper()
-	n := lab.NewNetns(t, "node")
-	n.AddAddrs(t, "lo", upstream+"/32", second+"/32")
-	return n
-}
+// addresses are the upstreams'.
+var addresses = []string{upstream + "/32", second + "/32"}
 
 // corefile is a zone that forwards everything.
 func corefile(to, more string) string {

@@ -16,7 +16,7 @@ import (
 // the client gets an answer, and later names get their own.
 func TestLate(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n := lab.NewNetns(t, "node", addresses...)
 	c := n.ListenPacket(t, "udp", upstream+":53")
 	var work sync.WaitGroup
 	t.Cleanup(func() { _ = c.Close(); work.Wait() })
@@ -84,7 +84,7 @@ func TestOutOfOrder(t *testing.T) {
 
 func outOfOrder(t *testing.T, option string) {
 	const names = 8
-	n := newNode(t)
+	n := lab.NewNetns(t, "node", addresses...)
 	asked, answered := make([]chan struct{}, names+1), make([]chan struct{}, names+1)
 	var once [names]sync.Once // a name may be asked twice
 	for i := range asked {

@@ -17,7 +17,7 @@ import (
 // names resolve.
 func TestCertificateExpired(t *testing.T) {
 	t.Parallel()
-	n := newNode(t)
+	n := lab.NewNetns(t, "node", addresses...)
 	now := time.Now()
 	expired, caExpired := lab.Certificate(t, upstream, now.Add(-time.Hour))
 	good, caGood := lab.Certificate(t, second, now.Add(time.Hour))

@@ -56,7 +56,7 @@ func readFixture(t *testing.T, path string) fixture {
 func (f fixture) newNode(t *testing.T) *node {
 	t.Helper()
 	n := newNode(t)
-	n.env = append(f.env, "MY_HOST_IP="+nodeIP)
+	n.env = append(f.env, "MY_HOST_IP="+lab.NodeIP)
 	for _, file := range f.etc {
 		n.write(t, "/"+file.Name, string(file.Data))
 	}
@@ -141,7 +141,7 @@ func (f fixture) special(t *testing.T, n *node) {
 	case "kubespray":
 		n.answers(t, f.serves[0], "from-hosts.example.net.", "192.0.2.7")
 		n.over(t, outsideDNS, outside, "tcp")
-		n.Scrape(t, nodeIP+":9253")
+		n.Scrape(t, lab.NodeIP+":9253")
 	case "kops", "cilium":
 		n.has(t, false, "table inet nodens")
 	}

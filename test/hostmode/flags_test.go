@@ -437,7 +437,7 @@ func TestFlagMetricsListenAddress(t *testing.T) {
 		n.start(t, local(args...)...)
 		serves(t, n, "127.0.0.1:9354")
 		silent(t, n, "127.0.0.1:9353")
-		silent(t, n, nodeIP+":9354")
+		silent(t, n, lab.NodeIP+":9354")
 	})
 	eachForm(t, "metrics-listen-address", "0", func(t *testing.T, n *node, args []string) {
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
@@ -449,7 +449,7 @@ func TestFlagMetricsListenAddress(t *testing.T) {
 		n := newNode(t)
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
 		n.start(t, local()...)
-		serves(t, n, nodeIP+":9353")
+		serves(t, n, lab.NodeIP+":9353")
 	})
 	t.Run("held by a node-cache", func(t *testing.T) {
 		t.Parallel()
@@ -462,7 +462,7 @@ func TestFlagMetricsListenAddress(t *testing.T) {
 		must(t, held.Close())
 		d.Signal(t, syscall.SIGHUP)
 		d.Err.Await(t, 0, `msg=reloaded`)
-		serves(t, n, nodeIP+":9353")
+		serves(t, n, lab.NodeIP+":9353")
 	})
 	t.Run("held, and the prometheus directive's", func(t *testing.T) {
 		t.Parallel()
@@ -493,7 +493,7 @@ func TestFlagPrometheusListenAddress(t *testing.T) {
 		n := newNode(t)
 		n.write(t, basePath, corefile)
 		n.start(t, local()...)
-		n.Scrape(t, nodeIP+":9253")
+		n.Scrape(t, lab.NodeIP+":9253")
 	})
 }
 

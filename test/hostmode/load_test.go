@@ -135,16 +135,10 @@ func (l *load) note(took time.Duration, what string, err error) {
 // with an /etc of their own.
 func (l *load) getaddrinfo(t *testing.T, from *lab.Netns, program, server string, rate int) {
 	t.Helper()
-	etc := t.TempDir()
-	for name, text := range map[string]string{
-		"resolv.conf": "nameserver " + server + "\n", "hosts": "127.0.0.1 localhost\n", "nsswitch.conf": "hosts: files dns\n",
-	} {
-		lab.WriteFile(t, filepath.Join(etc, name), text)
-	}
 	name := fmt.Sprintf("%s-%s-%s.example", filepath.Base(program), from.Name, strings.ReplaceAll(server, ".", "-"))
 	const threads = 5
 	c := &libcClient{name: name, Process: lab.Command{
-		Netns: from, Args: []string{program, name, fmt.Sprint(rate), fmt.Sprint(threads)}, Binds: map[string]string{"/etc": etc},
+		Netns: from, Args: []string{program, name, fmt.Sprint(rate), fmt.Sprint(threads), "popular." + name}, Binds: lab.Etc(t, "nameserver "+server+"\n"),
 	}.Start(t)}
 	c.Out.Await(t, 0, `^started$`)
 	l.libc = append(l.libc, c)
@@ -193,9 +187,9 @@ func (l *load) collect(t *testing.T, c *libcClient) {
 		switch kind {
 		case "failed", "slow":
 			l.bad = append(l.bad, c.name+": "+line)
-		case "done":
-			var count, longest int64
-			if _, err := fmt.Sscan(rest, &count, &longest); err != nil || count == 0 {
+		case "round":
+			var count, failed, longest int64
+			if _, err := fmt.Sscan(rest, &count, &failed, &longest); err != nil || count == 0 {
 				t.Errorf("%s: %q: %v", c.name, line, err)
 			}
 			l.asked.Add(count)

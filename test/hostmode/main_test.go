@@ -43,6 +43,6 @@ func hold() {
 var (
 	raceChecked = lab.RaceNodens()
 	plain       = lab.Nodens()
-	glibcClient = lab.CProgram("testdata/client.c", "gcc", "-pthread")
-	muslClient  = lab.CProgram("testdata/client.c", "musl-gcc", "-static", "-pthread")
+	glibcClient = lab.Glibc("client")
+	muslClient  = lab.Musl("client")
 )

@@ -19,9 +19,6 @@ import (
 // beside it; each answers every question for an address with its own: so an
 // answer tells who gave it.
 const (
-	nodeIP  = "10.0.0.1"
-	hostsIP = "10.0.0.2" // the neighbour by way of which the servers are reached
-
 	localIP   = "169.254.20.10"
 	localIP6  = "fd00:20::10"
 	localAddr = localIP + ":53"
@@ -42,14 +39,13 @@ const (
 	kubeDNSPath  = "/etc/kube-dns"
 )
 
-// node is a namespace and what the processes in it see as /etc: a directory that
+// node is a node and what the processes on it see as /etc: a directory that
 // holds only what a test puts there.
 type node struct {
-	*lab.Netns
+	*lab.Node
 	etc string
 	env []string
 
-	beside  *lab.Netns               // where the servers are
 	servers map[string]*lab.Upstream // by address
 	before  string                   // the host's state before any nodens
 }
@@ -60,17 +56,12 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	lab.NeedTools(t, "ip", "nft", "unshare")
 	n := &node{
-		Netns: lab.NewNetns(t, "node"), etc: t.TempDir(),
+		Node: lab.NewNode(t), etc: t.TempDir(),
 		env:     []string{"KUBE_DNS_SERVICE_HOST=" + clusterDNS, "KUBE_DNS_UPSTREAM_SERVICE_HOST=" + clusterDNS},
 		servers: make(map[string]*lab.Upstream),
 	}
-	beside := lab.NewNetns(t, "servers")
-	n.beside = beside
-	n.Join(t, "eth0", []string{nodeIP + "/24"}, beside, "eth0", []string{hostsIP + "/24"})
 	for _, ip := range []string{clusterDNS, outsideDNS, otherDNS, stubDNS} {
-		beside.AddAddrs(t, "lo", ip+"/32")
-		n.AddRoute(t, ip+"/32", hostsIP)
-		n.servers[ip] = lab.StartUpstream(t, beside, ip+":53", func(q *dns.Msg) *dns.Msg { return signed(q, ip) })
+		n.startServer(t, ip, func(q *dns.Msg) *dns.Msg { return lab.ReplyAddress(q, ip) })
 	}
 	n.write(t, "/etc/resolv.conf", "nameserver "+outsideDNS+"\n")
 	n.write(t, "/etc/hosts", "127.0.0.1 localhost\n")
@@ -79,17 +70,11 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// signed answers a question for an IPv4 address with ip, for an IPv6 address
-// with some, for others with no data.
-func signed(q *dns.Msg, ip string) *dns.Msg {
-	name := q.Question[0].Name
-	switch q.Question[0].Qtype {
-	case dns.TypeA:
-		return lab.Reply(q, name+" 30 IN A "+ip)
-	case dns.TypeAAAA:
-		return lab.Reply(q, name+" 30 IN AAAA 2001:db8::1")
-	}
-	return lab.Denial(q, dns.RcodeSuccess, name)
+// startServer adds a server outside the node.
+func (n *node) startServer(t *testing.T, ip string, answer func(*dns.Msg) *dns.Msg) {
+	t.Helper()
+	n.AddServer(t, ip)
+	n.servers[ip] = lab.StartUpstream(t, n.Outside, ip+":53", answer)
 }
 
 // path is where a file that the node's processes see below /etc really is.

@@ -1,7 +1,6 @@
 package hostmode
 
 import (
-	"os"
 	"testing"
 
 	"github.com/nodens-dns/nodens/internal/lab"
@@ -19,11 +18,7 @@ const (
 // it.
 func (n *node) addPod(t *testing.T) *lab.Netns {
 	t.Helper()
-	pod := lab.NewNetns(t, "pod")
-	n.Join(t, "pod0", []string{"10.0.1.1/24"}, pod, "eth0", []string{"10.0.1.5/24"})
-	pod.AddRoute(t, "0.0.0.0/0", "10.0.1.1")
-	n.beside.AddRoute(t, "10.0.1.0/24", nodeIP)
-	must(t, n.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }))
+	pod := n.AddPod(t, "pod")
 	n.before = n.state(t)
 	return pod
 }
@@ -59,7 +54,7 @@ const kubeProxy = `table ip kube-proxy {
 // for translation comes after routing.
 func (n *node) pretendKubeProxy(t *testing.T) {
 	t.Helper()
-	n.AddRoute(t, "0.0.0.0/0", hostsIP)
+	n.AddRoute(t, "0.0.0.0/0", lab.OutsideIP)
 	n.write(t, "/etc/kube-proxy.nft", kubeProxy)
 	n.output(t, "nft", "-f", "/etc/kube-proxy.nft")
 	n.before = n.state(t)

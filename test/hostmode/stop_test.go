@@ -93,9 +93,7 @@ func stopHeld(t *testing.T, hold func(t *testing.T, n *node)) time.Duration {
 // addUpstream adds a pretended server.
 func (n *node) addUpstream(t *testing.T, ip string, answer func(*dns.Msg) *dns.Msg) {
 	t.Helper()
-	n.beside.AddAddrs(t, "lo", ip+"/32")
-	n.AddRoute(t, ip+"/32", hostsIP)
-	n.servers[ip] = lab.StartUpstream(t, n.beside, ip+":53", answer)
+	n.startServer(t, ip, answer)
 	n.before = n.state(t)
 }
 

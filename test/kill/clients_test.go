@@ -3,7 +3,6 @@ package kill
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,15 +41,9 @@ func (n *node) startClients(t *testing.T) []*client {
 		{"go", self, envClient + "=go", ""},
 		{"tcp", self, envClient + "=go", "options use-vc\n"},
 	} {
-		etc := t.TempDir()
-		for file, text := range map[string]string{
-			"resolv.conf": "nameserver " + vip + "\n" + c.options, "hosts": "127.0.0.1 localhost\n", "nsswitch.conf": "hosts: files dns\n",
-		} {
-			lab.WriteFile(t, filepath.Join(etc, file), text)
-		}
 		p := n.addPod(t, c.name)
 		cmd := lab.Command{
-			Netns: p.netns, Cgroup: p.cgroup, Binds: map[string]string{"/etc": etc},
+			Netns: p.netns, Cgroup: p.cgroup, Binds: lab.Etc(t, "nameserver "+vip+"\n"+c.options),
 			Args: []string{c.program, c.name + ".example", fmt.Sprint(rate), fmt.Sprint(lanes)},
 		}
 		if c.env != "" {

@@ -30,7 +30,7 @@ func (n *node) start(t *testing.T, m *lab.Memory) *daemon {
 	t.Helper()
 	d := &daemon{lab.Command{Netns: n.Netns, Args: []string{
 		"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, m.Dir, nodens.Path(t),
-		"-conf", n.conf, "-localip", vip, "-metrics-listen-address", "0", "-redirect", "on", "-node-ip", nodeIP,
+		"-conf", n.conf, "-localip", vip, "-metrics-listen-address", "0", "-redirect", "on", "-node-ip", lab.NodeIP,
 		"-redirect-target", target, "-redirect-fallback", coreDNS, "-kubepods", n.kubepods, "-redirect-pin-dir", n.pinDir,
 	}}.Start(t)}
 	t.Cleanup(func() { d.finish(t) })

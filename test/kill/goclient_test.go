@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// goClient is client.c by Go's own resolver, which asks over TCP where resolv.conf
-// says so. It does not return.
+// goClient does what client.c of the lab does, with Go's own resolver, which uses
+// TCP if resolv.conf says so. It does not return.
 func goClient() {
 	c := &lookups{suffix: os.Args[1], rounds: make([]int, number(os.Args[3]))}
 	c.passed.L = &c.mu

@@ -28,6 +28,6 @@ func TestMain(m *testing.M) {
 // The programs. nodens is as quick as in life.
 var (
 	nodens      = lab.Nodens()
-	glibcClient = lab.CProgram("testdata/client.c", "gcc", "-pthread")
-	muslClient  = lab.CProgram("testdata/client.c", "musl-gcc", "-static", "-pthread")
+	glibcClient = lab.Glibc("client")
+	muslClient  = lab.Musl("client")
 )

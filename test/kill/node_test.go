@@ -1,8 +1,6 @@
 package kill
 
 import (
-	"fmt"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -15,8 +13,7 @@ import (
 
 const (
 	vip       = "169.254.20.10"
-	nodeIP    = "10.9.0.1"
-	target    = nodeIP + ":20053"
+	target    = lab.NodeIP + ":20053"
 	upstream  = "10.9.0.53"
 	coreDNS   = "10.9.0.54" // an endpoint: the fallback
 	mainBlock = `. {
@@ -30,15 +27,12 @@ const (
 	service = 50 * time.Millisecond
 )
 
-// node is a node with pods, and the servers beside it.
-//
-//	pod 10.8.N.2 ── 10.8.N.1 │ node │ 10.9.0.1 ── 10.9.0.53, 10.9.0.54 │ servers
+// node is a node with pods and two servers outside.
 type node struct {
-	*lab.Netns
+	*lab.Node
 	kubepods  string
 	pinDir    string
 	conf      string
-	pods      int
 	atServer  *atomic.Int64 // queries that upstream received
 	atCoreDNS *atomic.Int64
 }
@@ -52,17 +46,10 @@ type pod struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	lab.NeedBPF(t)
-	n := &node{Netns: lab.NewNetns(t, "node"), pinDir: filepath.Join(lab.BPFFS, "kill"), kubepods: lab.NewKubepods(t)}
+	n := &node{Node: lab.NewNode(t, upstream, coreDNS), pinDir: filepath.Join(lab.BPFFS, "kill"), kubepods: lab.NewKubepods(t)}
 	n.conf = lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), mainBlock)
-	servers := lab.NewNetns(t, "servers")
-	n.Join(t, "eth0", []string{nodeIP + "/24"}, servers, "eth0", []string{upstream + "/24", coreDNS + "/24"})
-	servers.AddRoute(t, "10.8.0.0/16", nodeIP)
-	err := n.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.atServer = serve(t, servers, upstream, "192.0.2.1")
-	n.atCoreDNS = serve(t, servers, coreDNS, "192.0.2.2")
+	n.atServer = serve(t, n.Outside, upstream, "192.0.2.1")
+	n.atCoreDNS = serve(t, n.Outside, coreDNS, "192.0.2.2")
 	return n
 }
 
@@ -74,43 +61,13 @@ func serve(t *testing.T, n *lab.Netns, ip, answer string) *atomic.Int64 {
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		count.Add(1)
 		<-time.After(service)
-		name := q.Question[0].Name
-		switch q.Question[0].Qtype {
-		case dns.TypeA:
-			_ = w.WriteMsg(lab.Reply(q, name+" 30 IN A "+answer))
-		case dns.TypeAAAA:
-			_ = w.WriteMsg(lab.Reply(q, name+" 30 IN AAAA 2001:db8::1"))
-		default:
-			_ = w.WriteMsg(lab.Denial(q, dns.RcodeSuccess, name))
-		}
+		_ = w.WriteMsg(lab.ReplyAddress(q, answer))
 	})
-	for _, s := range []*dns.Server{
-		{PacketConn: n.ListenPacket(t, "udp", ip+":53"), Handler: handler},
-		{Listener: n.Listen(t, "tcp", ip+":53"), Handler: handler},
-	} {
-		ended := make(chan error, 1)
-		up := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(up) }
-		go func() { ended <- s.ActivateAndServe() }()
-		select {
-		case <-up:
-		case err := <-ended:
-			t.Fatalf("serve %s: %v", ip, err)
-		}
-		t.Cleanup(func() {
-			_ = s.Shutdown()
-			<-ended
-		})
-	}
+	lab.Serve(t, n, ip+":53", func(string) dns.Handler { return handler })
 	return &count
 }
 
 func (n *node) addPod(t *testing.T, name string) pod {
 	t.Helper()
-	n.pods++
-	p := pod{lab.NewNetns(t, name), lab.MakeCgroup(t, filepath.Join(n.kubepods, name))}
-	link, subnet := "pod"+name, fmt.Sprintf("10.8.%d.", n.pods)
-	n.Join(t, link, []string{subnet + "1/24"}, p.netns, "eth0", []string{subnet + "2/24"})
-	p.netns.AddRoute(t, "0.0.0.0/0", subnet+"1")
-	return p
+	return pod{n.AddPod(t, name), lab.MakeCgroup(t, filepath.Join(n.kubepods, name))}
 }

@@ -76,8 +76,7 @@ func TestFirstRollOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := lab.NewNetns(t, "node")
-	n.AddAddrs(t, "lo", localIP+"/32")
+	n := lab.NewNetns(t, "node", localIP+"/32")
 	oldArgs, oldCorefile := read(t, string(before))
 	after, _, status := lab.Command{Netns: n, Args: []string{bin, "migrate", input}}.Output(t)
 	if status != 0 {

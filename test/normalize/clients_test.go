@@ -1,19 +1,11 @@
 package normalize
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -25,7 +17,7 @@ type client struct {
 	name string
 	args []string // of the program; the names follow
 	env  []string
-	isGo bool // takes the names by lookupsEnv
+	isGo bool // see lab.GoLookup
 
 	noSearch bool     // asks for the name as it stands, whatever resolv.conf says
 	types    []uint16 // that it asks for
@@ -37,14 +29,10 @@ var bothTypes = []uint16{dns.TypeA, dns.TypeAAAA}
 func newClients(t *testing.T) []client {
 	t.Helper()
 	lab.NeedTools(t, "gcc", "musl-gcc")
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	list := []client{
 		{name: "musl", args: []string{buildMusl.Path(t)}, types: bothTypes},
 		{name: "glibc", args: []string{buildGlibc.Path(t)}, types: bothTypes},
-		{name: "go", args: []string{self}, isGo: true, types: bothTypes},
+		{name: "go", isGo: true, types: bothTypes},
 	}
 	node, err := exec.LookPath("node")
 	if err != nil {
@@ -63,21 +51,6 @@ func newClients(t *testing.T) []client {
 	)
 }
 
-// result is what a client made of a name.
-type result struct {
-	addrs []string // sorted
-	err   string   // in the client's words; empty: found
-	took  time.Duration
-}
-
-func (r result) String() string {
-	s := r.err
-	if s == "" {
-		s = strings.Join(r.addrs, " ")
-	}
-	return fmt.Sprintf("%s after %v", s, r.took)
-}
-
 // pod is where clients run: with a resolv.conf of its own.
 type pod struct {
 	netns *lab.Netns
@@ -86,32 +59,23 @@ type pod struct {
 
 func newPod(t *testing.T, n *lab.Netns, resolvConf string) pod {
 	t.Helper()
-	dir := t.TempDir()
-	p := pod{n, map[string]string{
-		"/etc/resolv.conf": lab.WriteFile(t, filepath.Join(dir, "resolv.conf"), resolvConf),
-		"/etc/hosts":       lab.WriteFile(t, filepath.Join(dir, "hosts"), "127.0.0.1 localhost\n"),
-	}}
-	const nsswitch = "/etc/nsswitch.conf"
-	if _, err := os.Stat(nsswitch); err == nil {
-		p.binds[nsswitch] = lab.WriteFile(t, filepath.Join(dir, "nsswitch.conf"), "hosts: files dns\n")
-	}
-	return p
+	return pod{n, lab.Etc(t, resolvConf)}
 }
 
 // lookup has c look up all the names at once. It may be called concurrently.
-func (p pod) lookup(t *testing.T, c client, names ...string) map[string]result {
+func (p pod) lookup(t *testing.T, c client, names ...string) map[string]lab.Lookup {
 	t.Helper()
 	cmd := lab.Command{Netns: p.netns, Args: slices.Concat(c.args, names), Env: c.env, Binds: p.binds}
 	if c.isGo {
-		cmd.Args, cmd.Env = c.args, []string{lookupsEnv + "=" + strings.Join(names, " ")}
+		cmd.Args, cmd.Env = lab.GoLookup(t, names...)
 	}
 	out, errs, status := cmd.Output(t)
 	if status != 0 {
 		t.Errorf("%s: status %d\n%s", c.name, status, errs)
 	}
-	results := make(map[string]result)
+	results := make(map[string]lab.Lookup)
 	for line := range strings.Lines(out) {
-		name, r, err := parseResult(line)
+		name, r, err := lab.ParseLookup(line)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -123,58 +87,4 @@ func (p pod) lookup(t *testing.T, c client, names ...string) map[string]result {
 		}
 	}
 	return results
-}
-
-// parseResult reads a line of the programs in testdata and of goLookups.
-func parseResult(line string) (name string, r result, err error) {
-	f := strings.Fields(line)
-	if len(f) < 3 {
-		return "", r, fmt.Errorf("client printed %q", line)
-	}
-	ms, err := strconv.Atoi(f[1])
-	if err != nil {
-		return "", r, fmt.Errorf("client printed %q", line)
-	}
-	r.took = time.Duration(ms) * time.Millisecond
-	if net.ParseIP(f[2]) == nil {
-		r.err = f[2]
-		return f[0], r, nil
-	}
-	r.addrs = f[2:]
-	slices.Sort(r.addrs)
-	return f[0], r, nil
-}
-
-// goLookups looks up all the names at once, as the programs in testdata do.
-func goLookups(names []string) {
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	for _, name := range names {
-		wg.Go(func() {
-			began := time.Now()
-			r := net.Resolver{PreferGo: true}
-			addrs, err := r.LookupHost(context.Background(), name)
-			took := time.Since(began).Milliseconds()
-			if err != nil {
-				addrs = []string{goError(err)}
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			fmt.Println(name, took, strings.Join(addrs, " "))
-		})
-	}
-	wg.Wait()
-}
-
-func goError(err error) string {
-	var e *net.DNSError
-	switch {
-	case !errors.As(err, &e):
-		return "error"
-	case e.IsNotFound:
-		return "not_found"
-	case e.IsTimeout:
-		return "timeout"
-	}
-	return "server_failure"
 }

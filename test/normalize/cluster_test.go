@@ -25,10 +25,8 @@ type cluster struct {
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
 	lab.NeedTools(t, "ip", "unshare")
-	c := &cluster{node: lab.NewNetns(t, "node"), pod: lab.NewNetns(t, "pod")}
-	c.node.Join(t, "pod0", []string{"10.0.1.1/24"}, c.pod, "eth0", []string{"10.0.1.5/24"})
-	c.pod.AddRoute(t, "0.0.0.0/0", "10.0.1.1")
-	return c
+	n := lab.NewNetns(t, "node")
+	return &cluster{node: n, pod: n.AddPod(t, "pod")}
 }
 
 // place is the namespace of a DNS server and its addresses for the node and

@@ -152,11 +152,11 @@ func testFieldCase(t *testing.T, h hostResolver, mode string) {
 	for _, f := range fieldClients(t) {
 		for _, cache := range []string{"cold", "warm"} {
 			got := p.lookup(t, f.client, fieldName)[fieldName]
-			found := slices.Equal(got.addrs, []string{fieldAddr})
+			found := slices.Equal(got.Data, []string{fieldAddr})
 			if want := mode == "default" || !f.fails(h); found != want {
 				t.Errorf("%s, %s: %s; found: %t, want %t", f.name, cache, got, found, want)
 			}
-			if got.took >= patience {
+			if got.Took >= patience {
 				t.Errorf("%s, %s: stalls: %s", f.name, cache, got)
 			}
 		}

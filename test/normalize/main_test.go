@@ -5,28 +5,17 @@ package normalize
 
 import (
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// lookupsEnv makes the test binary a client that looks up the names which the
-// variable holds, with Go's own resolver and the resolv.conf that it finds.
-const lookupsEnv = "NODENS_TEST_LOOKUPS"
-
-func TestMain(m *testing.M) {
-	if names, ok := os.LookupEnv(lookupsEnv); ok {
-		goLookups(strings.Fields(names))
-		return
-	}
-	os.Exit(lab.Main(m))
-}
+func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
 // The program under test and the clients.
 var (
 	buildPlain = lab.Nodens()
 	buildRace  = lab.RaceNodens()
-	buildGlibc = lab.CProgram("testdata/lookups.c", "gcc")
-	buildMusl  = lab.CProgram("testdata/lookups.c", "musl-gcc", "-static")
+	buildGlibc = lab.Glibc("lookup")
+	buildMusl  = lab.Musl("lookup")
 )

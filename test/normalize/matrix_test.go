@@ -88,9 +88,9 @@ func (r row) kind(qtype uint16) kind {
 }
 
 // outcome sorts out what a client that asks for types made of the row.
-func (r row) outcome(res result, types []uint16) outcome {
-	if res.err != "" {
-		switch res.err {
+func (r row) outcome(res lab.Lookup, types []uint16) outcome {
+	if res.Err != "" {
+		switch res.Err {
 		case "EAI_NONAME", "EAI_NODATA", "not_found", "ENOTFOUND", "ENODATA", "EMPTY":
 			return none
 		}
@@ -104,9 +104,9 @@ func (r row) outcome(res result, types []uint16) outcome {
 		in2 = append(in2, s2.addr(qtype))
 	}
 	switch {
-	case slices.Equal(res.addrs, in1):
+	case slices.Equal(res.Data, in1):
 		return first
-	case slices.Equal(res.addrs, in2):
+	case slices.Equal(res.Data, in2):
 		return second
 	}
 	return other
@@ -186,7 +186,7 @@ type table struct {
 	clients []client
 
 	mu      sync.Mutex
-	results map[cell]result
+	results map[cell]lab.Lookup
 }
 
 func newTable(t *testing.T) *table {
@@ -206,7 +206,7 @@ func newTable(t *testing.T) *table {
 			"nodens": newPod(t, c.pod, "nameserver "+localIP+"\n"+search),
 		},
 		clients: newClients(t),
-		results: make(map[cell]result),
+		results: make(map[cell]lab.Lookup),
 	}
 }
 
@@ -339,7 +339,7 @@ func (tb *table) checkDirect(t *testing.T) {
 	})
 }
 
-func (r row) judgeDirect(c client, direct result) string {
+func (r row) judgeDirect(c client, direct lab.Lookup) string {
 	want, ok := map[string]outcome{"musl": r.musl, "glibc": r.glibc}[c.name]
 	if !ok {
 		return ""
@@ -347,7 +347,7 @@ func (r row) judgeDirect(c client, direct result) string {
 	if got := r.outcome(direct, c.types); got != want {
 		return fmt.Sprintf("%s (%s), want %s", got, direct, want)
 	}
-	if strings.Contains(r.stalls, c.name) && direct.took < patience {
+	if strings.Contains(r.stalls, c.name) && direct.Took < patience {
 		return fmt.Sprintf("%s, without a stall", direct)
 	}
 	return ""
@@ -375,7 +375,7 @@ func (tb *table) checkNodens(t *testing.T) {
 	})
 }
 
-func (r row) judgeNodens(c client, direct, nodens result) string {
+func (r row) judgeNodens(c client, direct, nodens lab.Lookup) string {
 	if c.noSearch {
 		return r.judgeNoSearch(c, direct, nodens)
 	}
@@ -386,7 +386,7 @@ func (r row) judgeNodens(c client, direct, nodens result) string {
 	if got := r.outcome(nodens, c.types); got != want {
 		return fmt.Sprintf("%s (%s), want %s", got, nodens, want)
 	}
-	if want != failure && nodens.took >= patience {
+	if want != failure && nodens.Took >= patience {
 		return fmt.Sprintf("stalls: %s", nodens)
 	}
 	return ""
@@ -394,12 +394,12 @@ func (r row) judgeNodens(c client, direct, nodens result) string {
 
 // judgeNoSearch: a stub that asks for one type of one name learns the same
 // addresses as directly, or that there are none.
-func (r row) judgeNoSearch(c client, direct, nodens result) string {
+func (r row) judgeNoSearch(c client, direct, nodens lab.Lookup) string {
 	got, want := r.outcome(nodens, c.types), r.outcome(direct, c.types)
 	if got != want {
 		return fmt.Sprintf("%s (%s), directly %s (%s)", got, nodens, want, direct)
 	}
-	if !r.slow() && nodens.took >= patience {
+	if !r.slow() && nodens.Took >= patience {
 		return fmt.Sprintf("stalls: %s", nodens)
 	}
 	return ""
@@ -429,11 +429,11 @@ func (tb *table) summary(i int, c client, way string) string {
 	for j := range timings {
 		res := tb.results[cell{i, j, c.name, way}]
 		o := string(rows[i].outcome(res, c.types))
-		if res.err != "" {
-			o = res.err
+		if res.Err != "" {
+			o = res.Err
 		}
 		outcomes[o] = true
-		most = max(most, res.took)
+		most = max(most, res.Took)
 	}
 	return fmt.Sprintf("%s %.1fs", strings.Join(slices.Sorted(maps.Keys(outcomes)), "|"), most.Seconds())
 }

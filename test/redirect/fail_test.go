@@ -141,7 +141,7 @@ func TestCapabilities(t *testing.T) {
 
 // What was missing and is there now lets a reload redirect, of the same Corefile.
 func TestCured(t *testing.T) {
-	const late = "192.168.50.9" // the node's, by and by
+	const late = "10.0.0.9" // the node's, by and by
 	n := newNode(t, lab.RouteFIB)
 	pods := filepath.Join(filepath.Dir(n.Kubepods), "later")
 	for _, tc := range []struct {

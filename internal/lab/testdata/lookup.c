@@ -1,10 +1,11 @@
 /*
- * lookups [-4|-6|-c] NAME...
+ * lookup [-4|-6|-c|-x] NAME...
  *
- * Looks up all the names at once by getaddrinfo, each in a process of its own,
- * and prints a line for each when it is there: the name, the milliseconds it
- * took, and the addresses or the name of the error. -4 and -6 ask for one
- * family, -c for those that the machine has an address of (AI_ADDRCONFIG).
+ * Looks up all the names at once by getaddrinfo, each in a process of its own.
+ * When a lookup ends it prints a line: the name, the milliseconds, and the
+ * addresses or the name of the error. -4 and -6 ask for one address family, -c for
+ * those that the machine has addresses of (AI_ADDRCONFIG). With -x the names are
+ * IPv4 addresses, and it prints their names.
  */
 #define _GNU_SOURCE /* EAI_NODATA */
 #include <arpa/inet.h>
@@ -15,6 +16,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+static int reverse;
 
 static const char *error(int err)
 {
@@ -43,18 +46,28 @@ static long now_ms(void)
 	return ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-/* The line is shorter than PIPE_BUF and leaves in one write. */
+/* name_of is getaddrinfo for a reverse lookup; text takes NI_MAXHOST bytes. */
+static int name_of(const char *ip, char *text)
+{
+	struct sockaddr_in sa = { .sin_family = AF_INET };
+
+	if (inet_pton(AF_INET, ip, &sa.sin_addr) != 1)
+		return EAI_FAIL;
+	return getnameinfo((struct sockaddr *)&sa, sizeof(sa), text, NI_MAXHOST, NULL, 0, NI_NAMEREQD);
+}
+
+/* The line is shorter than PIPE_BUF, so that one write prints it whole. */
 static int lookup(const char *name, struct addrinfo hints)
 {
 	struct addrinfo *list = NULL, *ai;
-	char line[2048], text[INET6_ADDRSTRLEN];
+	char line[4096], text[NI_MAXHOST] = "";
 	long began = now_ms();
-	int err = getaddrinfo(name, NULL, &hints, &list);
+	int err = reverse ? name_of(name, text) : getaddrinfo(name, NULL, &hints, &list);
 	int len = snprintf(line, 512, "%s %ld", name, now_ms() - began);
 
-	if (err)
-		len += snprintf(line + len, 64, " %s", error(err));
-	for (ai = list; ai && len < 1900; ai = ai->ai_next) {
+	if (err || reverse)
+		len += snprintf(line + len, 1100, " %s", err ? error(err) : text);
+	for (ai = list; ai && len < 4000; ai = ai->ai_next) {
 		const void *addr = ai->ai_family == AF_INET
 			? (const void *)&((struct sockaddr_in *)ai->ai_addr)->sin_addr
 			: (const void *)&((struct sockaddr_in6 *)ai->ai_addr)->sin6_addr;
@@ -75,6 +88,8 @@ int main(int argc, char **argv)
 			hints.ai_family = AF_INET;
 		else if (argv[1][1] == '6')
 			hints.ai_family = AF_INET6;
+		else if (argv[1][1] == 'x')
+			reverse = 1;
 		else
 			hints.ai_flags = AI_ADDRCONFIG;
 		i++;

@@ -1,13 +1,18 @@
 /*
- * client SUFFIX RATE THREADS
+ * client SUFFIX RATE THREADS [POPULAR]
  *
- * Looks up names below SUFFIX, each once, by getaddrinfo for both families, RATE
- * times a second by THREADS threads. On SIGUSR1 it waits until every thread has
- * ended what it was at, and prints
+ * Looks up new names below SUFFIX by getaddrinfo for both address families, RATE
+ * a second by THREADS threads. With POPULAR every second lookup is of that name.
+ *
+ * Prints a line at once for a lookup that fails, and for one that takes at least
+ * 2.4 seconds (musl retries after 2.5 and glibc after 5):
+ *	failed|slow NAME MILLISECONDS REASON
+ * An answer without an address of each family is a failure.
+ *
+ * On SIGUSR1 it waits for the running lookups and prints, of all lookups since the
+ * last such line:
  *	round COUNT FAILED LONGEST-MILLISECONDS
- * of the look-ups since the last such line. It prints
- *	failed NAME MILLISECONDS REASON
- * at once for every one that fails, one that lacks a family too. SIGTERM ends it.
+ * SIGTERM does the same and ends it.
  */
 #define _GNU_SOURCE
 #include <netdb.h>
@@ -19,14 +24,16 @@
 #include <sys/socket.h>
 #include <time.h>
 
-static const char *suffix;
+#define SLOW_MS 2400
+
+static const char *suffix, *popular;
 static long period_ns; /* of each thread */
 static int threads;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t passed = PTHREAD_COND_INITIALIZER;
-static long round_now; /* each SIGUSR1 begins one */
-static long *round_of; /* each thread's: it has nothing under way of those before */
+static long round_now; /* each signal starts one */
+static long *round_of; /* per thread: its running lookup started in this round or later */
 static long count, failures, longest_ms;
 
 static long long now_ns(void)
@@ -44,7 +51,7 @@ static void sleep_until(long long ns)
 	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
 }
 
-/* lookup returns NULL or what is wrong. */
+/* lookup returns NULL or the reason for a failure. */
 static const char *lookup(const char *name)
 {
 	struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM };
@@ -63,15 +70,16 @@ static const char *lookup(const char *name)
 	return v6 ? NULL : "no IPv6 address";
 }
 
-static void note(long me, const char *name, long ms, const char *wrong)
+static void note(long me, const char *name, long ms, const char *reason)
 {
 	pthread_mutex_lock(&lock);
 	count++;
 	if (ms > longest_ms)
 		longest_ms = ms;
-	if (wrong) {
+	if (reason)
 		failures++;
-		printf("failed %s %ld %s\n", name, ms, wrong);
+	if (reason || ms >= SLOW_MS) {
+		printf("%s %s %ld %s\n", reason ? "failed" : "slow", name, ms, reason ? reason : "");
 		fflush(stdout);
 	}
 	round_of[me] = round_now;
@@ -83,24 +91,27 @@ static void *client(void *arg)
 {
 	long me = (long)arg, i;
 	long long due = now_ns() + me * (period_ns / threads);
-	char name[256];
+	char fresh[256];
 
 	for (i = 0;; i++, due += period_ns) {
+		const char *name = fresh, *reason;
 		long long start;
-		const char *wrong;
 
 		sleep_until(due);
-		snprintf(name, sizeof(name), "n%ld-%ld.%s", me, i, suffix);
+		if (popular && i % 2)
+			name = popular;
+		else
+			snprintf(fresh, sizeof(fresh), "n%ld-%ld.%s", me, i, suffix);
 		start = now_ns();
-		wrong = lookup(name);
-		note(me, name, (now_ns() - start) / 1000000, wrong);
+		reason = lookup(name);
+		note(me, name, (now_ns() - start) / 1000000, reason);
 		if (now_ns() > due + period_ns)
-			due = now_ns(); /* do not make up for what took long */
+			due = now_ns(); /* do not catch up after a slow lookup */
 	}
 	return NULL;
 }
 
-/* end_round waits until no look-up is under way that began before. */
+/* end_round waits for the lookups that are running when it is called. */
 static void end_round(void)
 {
 	long i;
@@ -123,12 +134,13 @@ int main(int argc, char **argv)
 	long i;
 	int sig;
 
-	if (argc != 4) {
-		fputs("usage: client SUFFIX RATE THREADS\n", stderr);
+	if (argc != 4 && argc != 5) {
+		fputs("usage: client SUFFIX RATE THREADS [POPULAR]\n", stderr);
 		return 2;
 	}
 	suffix = argv[1];
 	threads = atoi(argv[3]);
+	popular = argv[4]; /* NULL if it is not given */
 	period_ns = 1000000000LL * threads / atoi(argv[2]);
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
@@ -140,9 +152,10 @@ int main(int argc, char **argv)
 			return 1;
 	puts("started");
 	fflush(stdout);
-	for (;;) {
-		if (sigwait(&set, &sig) || sig == SIGTERM)
-			return 0;
+	do {
+		if (sigwait(&set, &sig))
+			return 1;
 		end_round();
-	}
+	} while (sig != SIGTERM);
+	return 0;
 }
