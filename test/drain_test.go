@@ -27,7 +27,7 @@ func TestDrain(t *testing.T) {
 			mark := d.Err.Mark()
 			lab.WriteFile(t, d.Conf, ". {\n bind 127.0.0.1\n forward . 10.1.1.2\n}")
 			d.Signal(t, syscall.SIGHUP)
-			d.Err.Await(t, mark, `msg=reloaded`)
+			d.Err.WaitFor(t, mark, `msg=reloaded`)
 		}},
 		{"SIGTERM", func(t *testing.T, d *lab.Daemon) { d.Signal(t, syscall.SIGTERM) }},
 	} {
@@ -58,7 +58,7 @@ func drain(t *testing.T, end func(*testing.T, *lab.Daemon)) {
 		if err := (&dns.Conn{Conn: conn}).WriteMsg(lab.Query("slow."+network+".example.", dns.TypeA)); err != nil {
 			t.Fatal(err)
 		}
-		up.Await(t, "slow."+network+".example.")
+		up.WaitFor(t, "slow."+network+".example.")
 		if err := conn.SetReadDeadline(time.Now().Add(lab.Patience)); err != nil {
 			t.Fatal(err)
 		}

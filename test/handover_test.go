@@ -23,8 +23,8 @@ func TestHandOver(t *testing.T) {
 	}{
 		{"beside it", func(t *testing.T, old *lab.Daemon, file string, start func() *lab.Daemon) *lab.Daemon {
 			d := start()
-			d.Err.Await(t, 0, `msg="cache taken over" from=.*\.sock entries=2`)
-			old.Err.Await(t, 0, `msg="cache handed over"`)
+			d.Err.WaitFor(t, 0, `msg="cache taken over" from=.*\.sock entries=2`)
+			old.Err.WaitFor(t, 0, `msg="cache handed over"`)
 			endDaemon(t, old)
 			if _, err := os.Stat(file); err == nil {
 				t.Error("the old process has left a file that nobody needs")
@@ -34,7 +34,7 @@ func TestHandOver(t *testing.T) {
 		{"after it", func(t *testing.T, old *lab.Daemon, file string, start func() *lab.Daemon) *lab.Daemon {
 			endDaemon(t, old)
 			d := start()
-			d.Err.Await(t, 0, `msg="cache taken over" from=.* entries=2`)
+			d.Err.WaitFor(t, 0, `msg="cache taken over" from=.* entries=2`)
 			return d
 		}, true},
 		{"after damage", func(t *testing.T, old *lab.Daemon, file string, start func() *lab.Daemon) *lab.Daemon {
@@ -48,7 +48,7 @@ func TestHandOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := start()
-			d.Err.Await(t, 0, `msg="the old process's cache cannot be read whole" .*the checksum is wrong`)
+			d.Err.WaitFor(t, 0, `msg="the old process's cache cannot be read whole" .*the checksum is wrong`)
 			return d
 		}, false},
 		{"after a file of somebody else's", func(t *testing.T, old *lab.Daemon, file string, start func() *lab.Daemon) *lab.Daemon {
@@ -57,7 +57,7 @@ func TestHandOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := start()
-			d.Err.Await(t, 0, `others may write to it`)
+			d.Err.WaitFor(t, 0, `others may write to it`)
 			return d
 		}, false},
 	} {

@@ -31,8 +31,8 @@ func TestLoop(t *testing.T) {
 		`+admin+`
 		health 127.0.0.1:8080
 	}`)
-	d.Err.Await(t, 0, `level=ERROR.*forwarding loop.*zone=\.`)
-	c.node.AwaitMetric(t, metrics, 1, "nodens_loop_detected", "zone=.")
+	d.Err.WaitFor(t, 0, `level=ERROR.*forwarding loop.*zone=\.`)
+	c.node.WaitForMetric(t, metrics, 1, "nodens_loop_detected", "zone=.")
 
 	expect := func(name string, rcode int, want ...string) {
 		t.Helper()
@@ -57,7 +57,7 @@ func TestLoop(t *testing.T) {
 		`+admin+`
 	}`)
 	d.Signal(t, syscall.SIGHUP)
-	d.Err.Await(t, mark, `msg=reloaded`)
-	c.node.AwaitMetric(t, metrics, 0, "nodens_loop_detected", "zone=.")
+	d.Err.WaitFor(t, mark, `msg=reloaded`)
+	c.node.WaitForMetric(t, metrics, 0, "nodens_loop_detected", "zone=.")
 	expect("cured.example.org.", dns.RcodeSuccess, "192.0.2.1")
 }

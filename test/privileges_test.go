@@ -110,14 +110,14 @@ func TestWorkGoesOnWithoutPrivileges(t *testing.T) {
 	if !address(func(a *netlink.Addr) error { return netlink.AddrDel(nil, a) }) {
 		t.Fatal("the address is not on the host")
 	}
-	d.Err.Await(t, mark, "drifted, repaired")
+	d.Err.WaitFor(t, mark, "drifted, repaired")
 	if !address(look) {
 		t.Error("the address is not back")
 	}
 	mark = d.Err.Mark()
 	lab.ReplaceFile(t, d.Conf, corefile(54))
 	d.Signal(t, syscall.SIGHUP)
-	d.Err.Await(t, mark, "reloaded")
+	d.Err.WaitFor(t, mark, "reloaded")
 	if r := n.Ask(t, "udp", localIP+":54", lab.Query("x.example.", dns.TypeA)); r.Rcode != dns.RcodeSuccess {
 		t.Errorf("on the new port: %v", r)
 	}

@@ -43,7 +43,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 		}
 		mark := d.Err.Mark()
 		why := mount.change(t, d, i, corefileVariant(i))
-		d.Err.Await(t, mark, `msg=reloaded .*why="?`+why)
+		d.Err.WaitFor(t, mark, `msg=reloaded .*why="?`+why)
 		checkVariant(t, c, i)
 	}
 	asked := load.stop(t, 0)
@@ -131,11 +131,11 @@ func badReload(t *testing.T, c *cluster, d *lab.Daemon, mount *configMap, i int)
 	before, _ := c.node.Scrape(t, metrics).Sum("coredns_reload_failed_total")
 	mark := d.Err.Mark()
 	mount.swap(t, ". {\n    errors\n    nonsense\n}\n")
-	line := d.Err.Await(t, mark, `reload failed`)
+	line := d.Err.WaitFor(t, mark, `reload failed`)
 	if want := mount.path() + ":3: nonsense: "; !strings.Contains(line, want) {
 		t.Errorf("the log does not point at %s\n%s", want, line)
 	}
-	c.node.AwaitMetric(t, metrics, 0, ok)
+	c.node.WaitForMetric(t, metrics, 0, ok)
 	if after, _ := c.node.Scrape(t, metrics).Sum("coredns_reload_failed_total"); after != before+1 {
 		t.Errorf("coredns_reload_failed_total went from %v to %v", before, after)
 	}
@@ -143,8 +143,8 @@ func badReload(t *testing.T, c *cluster, d *lab.Daemon, mount *configMap, i int)
 
 	mark = d.Err.Mark()
 	mount.swap(t, corefileVariant(i-1))
-	d.Err.Await(t, mark, `msg=reloaded`)
-	c.node.AwaitMetric(t, metrics, 1, ok)
+	d.Err.WaitFor(t, mark, `msg=reloaded`)
+	c.node.WaitForMetric(t, metrics, 1, ok)
 }
 
 // configMap is a directory as the kubelet mounts a ConfigMap: the file is a

@@ -34,16 +34,16 @@ func TestResolvConf(t *testing.T) {
 
 	mark := d.Err.Mark()
 	lab.ReplaceFile(t, file, "# by DHCP\nnameserver 10.1.2.2\n")
-	d.Err.Await(t, mark, `upstreams changed`)
+	d.Err.WaitFor(t, mark, `upstreams changed`)
 	expect("after a rename into place", "192.0.2.2")
 
 	mark = d.Err.Mark()
 	lab.WriteFile(t, file, "")
-	d.Err.Await(t, mark, `keep the upstreams as they were`)
+	d.Err.WaitFor(t, mark, `keep the upstreams as they were`)
 	expect("emptied", "192.0.2.2")
 
 	mark = d.Err.Mark()
 	lab.WriteFile(t, file, "nameserver 10.1.1.2\n")
-	d.Err.Await(t, mark, `upstreams changed`)
+	d.Err.WaitFor(t, mark, `upstreams changed`)
 	expect("written again", "192.0.2.1")
 }

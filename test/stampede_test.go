@@ -63,7 +63,7 @@ func stampede(t *testing.T, network string, leaving int) {
 		herd[i] = &herdClient{conn: c.pod.Dial(t, network, localAddr), stream: network == "tcp"}
 	}
 	each(t, herd, func(h *herdClient) error { return h.ask(name) })
-	up.Await(t, name)
+	up.WaitFor(t, name)
 	// Everything that was sent has been read. Some leave now.
 	stay, leave := herd[:len(herd)-leaving], herd[len(herd)-leaving:]
 	each(t, leave, (*herdClient).leave)

@@ -43,23 +43,23 @@ func TestUpstreamDies(t *testing.T) {
 			}`)
 			answers(t, c, "before")
 			to := "to=" + ip + ":53"
-			c.node.AwaitMetric(t, metrics, 1, healthy, to)
+			c.node.WaitForMetric(t, metrics, 1, healthy, to)
 
 			resolver.Kill()
 			failsInTime(t, c, "refused")
-			c.node.AwaitMetric(t, metrics, 0, healthy, to)
+			c.node.WaitForMetric(t, metrics, 0, healthy, to)
 			n.SetLink(t, "eth0", false)
 			failsInTime(t, c, "unreachable")
 			answers(t, c, "before") // from the cache
 			n.SetLink(t, "eth0", true)
 
 			resolver = lab.StartDnsmasq(t, n, ip, wildcardZone)
-			c.node.AwaitMetric(t, metrics, 1, healthy, to) // by probes alone
+			c.node.WaitForMetric(t, metrics, 1, healthy, to) // by probes alone
 			answers(t, c, "after")
 			resolver.SignalAll(t, syscall.SIGSTOP)
 			failsInTime(t, c, "silent")
 			resolver.SignalAll(t, syscall.SIGCONT)
-			c.node.AwaitMetric(t, metrics, 1, healthy, to)
+			c.node.WaitForMetric(t, metrics, 1, healthy, to)
 			answers(t, c, "thawed")
 			awaitRecovery(t, c, "refused") // which was cached as a failure
 		})
@@ -152,12 +152,12 @@ func testFailover(t *testing.T) {
 	burst("refusing", 8)
 	n1.SetLink(t, "eth0", false)
 	burst("silent", 4)
-	c.node.AwaitMetric(t, metrics, 0, healthy, "to="+ip1+":53")
-	c.node.AwaitMetric(t, metrics, 1, healthy, "to="+ip2+":53")
+	c.node.WaitForMetric(t, metrics, 0, healthy, "to="+ip1+":53")
+	c.node.WaitForMetric(t, metrics, 1, healthy, "to="+ip2+":53")
 
 	n1.SetLink(t, "eth0", true)
 	lab.StartDnsmasq(t, n1, ip1, wildcardZone)
-	c.node.AwaitMetric(t, metrics, 1, healthy, "to="+ip1+":53")
+	c.node.WaitForMetric(t, metrics, 1, healthy, "to="+ip1+":53")
 	before, _ := c.node.Scrape(t, metrics).Sum("coredns_forward_requests_total", "to="+ip1+":53")
 	burst("again", 8)
 	after, _ := c.node.Scrape(t, metrics).Sum("coredns_forward_requests_total", "to="+ip1+":53")

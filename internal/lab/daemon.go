@@ -40,7 +40,7 @@ func StartDaemon(t testing.TB, o DaemonOptions) *Daemon {
 	d := &Daemon{Netns: o.Netns, Conf: o.Conf}
 	d.Process = Command{Netns: o.Netns, Args: args, Binds: o.Binds, Env: o.Env, Cgroup: o.Cgroup}.Start(t)
 	t.Cleanup(func() { d.finish(t) })
-	d.Out.Await(t, 0, ` listens on `)
+	d.Out.WaitFor(t, 0, ` listens on `)
 	return d
 }
 

@@ -63,19 +63,19 @@ func (l *Lines) Text() string {
 
 // Await waits for a line from mark on that matches the regular expression and
 // returns it. Without one in time the test fails and shows what there was.
-func (l *Lines) Await(t testing.TB, mark int, pattern string) string {
+func (l *Lines) WaitFor(t testing.TB, mark int, pattern string) string {
 	t.Helper()
-	return l.AwaitPushing(t, mark, pattern, patience, func() {})
+	return l.WaitForRetrying(t, mark, pattern, patience, func() {})
 }
 
 // patience is how long a line, and what else is bound to come, may take on a
 // machine that compiles a package beside.
 const patience = time.Minute
 
-// AwaitPushing is Await for a line that has to be provoked by what may lose its
+// WaitForRetrying is Await for a line that has to be provoked by what may lose its
 // effect: push is called at once and again each time that no line has come for
 // the given duration.
-func (l *Lines) AwaitPushing(t testing.TB, mark int, pattern string, every time.Duration, push func()) string {
+func (l *Lines) WaitForRetrying(t testing.TB, mark int, pattern string, every time.Duration, push func()) string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
 	late := time.After(patience)

@@ -91,9 +91,9 @@ func hasLabels(m *dto.Metric, labels []string) bool {
 	return true
 }
 
-// AwaitMetric waits until the sum of a metric is want. There is no signal for
+// WaitForMetric waits until the sum of a metric is want. There is no signal for
 // that: it scrapes again and again.
-func (n *Netns) AwaitMetric(t testing.TB, address string, want float64, family string, labels ...string) {
+func (n *Netns) WaitForMetric(t testing.TB, address string, want float64, family string, labels ...string) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -157,6 +157,3 @@ func (p *Process) Wait(t testing.TB) int {
 	}
 	return p.cmd.ProcessState.ExitCode()
 }
-
-// Pid is the process ID.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }

@@ -13,7 +13,7 @@ func StartDnsmasq(t testing.TB, n *Netns, address, config string) *Process {
 	conf := WriteFile(t, filepath.Join(t.TempDir(), "dnsmasq.conf"),
 		"no-resolv\nno-hosts\nbind-interfaces\nuser=root\npid-file\nlisten-address="+address+"\n"+config)
 	p := Command{Netns: n, Forks: true, Args: []string{"dnsmasq", "--keep-in-foreground", "--conf-file=" + conf, "--log-facility=-"}}.Start(t)
-	p.Err.Await(t, 0, `started, version`)
+	p.Err.WaitFor(t, 0, `started, version`)
 	return p
 }
 
@@ -35,6 +35,6 @@ func StartUnbound(t testing.TB, n *Netns, address, server, rest string) *Process
 	module-config: "iterator"
 `+server+"\nremote-control:\n\tcontrol-enable: no\n"+rest)
 	p := Command{Netns: n, Forks: true, Args: []string{"unbound", "-d", "-c", conf}}.Start(t)
-	p.Err.Await(t, 0, `start of service`)
+	p.Err.WaitFor(t, 0, `start of service`)
 	return p
 }

@@ -92,7 +92,7 @@ func (u *Upstream) Seen(name string) []Seen {
 }
 
 // Await waits for a query for name.
-func (u *Upstream) Await(t testing.TB, name string) Seen {
+func (u *Upstream) WaitFor(t testing.TB, name string) Seen {
 	t.Helper()
 	for {
 		u.mu.Lock()

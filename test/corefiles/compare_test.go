@@ -120,7 +120,7 @@ func (f fixture) node(t *testing.T, name string) node {
 func (n node) start(t *testing.T, binary, conf, ready string) {
 	t.Helper()
 	p := lab.Command{Netns: n.Netns, Args: []string{binary, "-conf", conf}, Env: n.env, Binds: n.binds}.Start(t)
-	p.Out.Await(t, 0, ready)
+	p.Out.WaitFor(t, 0, ready)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("%s:\n%s\n%s", binary, p.Out.Text(), p.Err.Text())

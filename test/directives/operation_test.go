@@ -45,7 +45,7 @@ func TestLogLines(t *testing.T) {
 		if q.name == "host.other.test" {
 			continue // neither logs it
 		}
-		a, b := p.daemon.Out.Await(t, our, `^\[INFO\]`), p.coreDNS.Out.Await(t, their, `^\[INFO\]`)
+		a, b := p.daemon.Out.WaitFor(t, our, `^\[INFO\]`), p.coreDNS.Out.WaitFor(t, their, `^\[INFO\]`)
 		if x, y := plain(a), plain(b); x != y {
 			t.Errorf("%v\nnodens  %s\nCoreDNS %s", q, x, y)
 		}

@@ -40,7 +40,7 @@ func startPair(t *testing.T, corefile string) *pair {
 	p.daemon = lab.StartDaemon(t, lab.DaemonOptions{Binary: binary, Netns: p.Netns, Corefile: bindTo(corefile, "11")})
 	conf := lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), bindTo(corefile, "12"))
 	p.coreDNS = lab.Command{Netns: p.Netns, Args: []string{coreDNS, "-conf", conf}}.Start(t)
-	p.coreDNS.Out.Await(t, 0, `^CoreDNS-`)
+	p.coreDNS.Out.WaitFor(t, 0, `^CoreDNS-`)
 	return p
 }
 

@@ -163,7 +163,7 @@ func TestFlagsOfTheDaemon(t *testing.T) {
 	first := w.daemon.PID()
 	other := lab.Command{Netns: w.node, Args: []string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", first), nodens.Path(t),
 		"-conf", w.write(t, "Corefile.other", ".:5301 {\n    bind 127.0.0.1\n    forward . "+outsideDNS+"\n}\n"), "-metrics-listen-address", "0"}}.Start(t)
-	other.Out.Await(t, 0, ` listens on `)
+	other.Out.WaitFor(t, 0, ` listens on `)
 	_, stderr, status := lab.Command{Netns: w.node, Args: []string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", first), nodens.Path(t), "doctor"}}.Output(t)
 	if status != 1 || !strings.Contains(stderr, "several nodens run here") {
 		t.Errorf("status %d\n%s", status, stderr)

@@ -90,7 +90,7 @@ func (w *world) startPod(t *testing.T, resolvConf string) {
 	t.Helper()
 	file := lab.WriteFile(t, filepath.Join(t.TempDir(), "resolv.conf"), resolvConf)
 	p := lab.Command{Netns: w.pod, Cgroup: w.podCgroup, Args: []string{"sh", "-c", "echo pid $$; exec sleep 1000"}, Binds: map[string]string{"/etc/resolv.conf": file}}.Start(t)
-	w.podPID = strings.TrimPrefix(p.Out.Await(t, 0, `^pid `), "pid ")
+	w.podPID = strings.TrimPrefix(p.Out.WaitFor(t, 0, `^pid `), "pid ")
 }
 
 // normal is a server that knows no name, has CoreDNS's manners, and says so.
@@ -142,7 +142,7 @@ func (w *world) startAs(t *testing.T, wrap []string, more ...string) *lab.Daemon
 			t.Logf("log of nodens:\n%s", d.Err.Text())
 		}
 	})
-	d.Out.Await(t, 0, ` listens on `)
+	d.Out.WaitFor(t, 0, ` listens on `)
 	return d
 }
 

@@ -122,7 +122,7 @@ func TestOpenFiles(t *testing.T) {
 func limitFiles(t *testing.T, d *lab.Daemon, files int) {
 	t.Helper()
 	_, stderr, status := lab.Command{Netns: d.Netns, Args: []string{
-		"prlimit", "--pid", fmt.Sprint(d.Pid()), fmt.Sprintf("--nofile=%d:%d", files, files),
+		"prlimit", "--pid", fmt.Sprint(d.PID()), fmt.Sprintf("--nofile=%d:%d", files, files),
 	}}.Output(t)
 	if status != 0 {
 		t.Fatalf("prlimit: %s", stderr)

@@ -33,8 +33,8 @@ func TestStubLoop(t *testing.T) {
 	forward . `+resolvConf+`
 }
 `, "-hedge=false") // queries are counted, and on a busy machine a reply may be late
-	d.Err.Await(t, 0, `level=ERROR.*forwarding loop`)
-	n.AwaitMetric(t, metrics, 1, "nodens_loop_detected", "zone=.")
+	d.Err.WaitFor(t, 0, `level=ERROR.*forwarding loop`)
+	n.WaitForMetric(t, metrics, 1, "nodens_loop_detected", "zone=.")
 	if r := n.Ask(t, "udp", server, lab.Query("round.example.org.", dns.TypeA)); r.Rcode != dns.RcodeServerFailure {
 		t.Errorf("round.example.org.: %v", r)
 	}
@@ -45,5 +45,5 @@ func TestStubLoop(t *testing.T) {
 	stub.Kill()
 	lab.StartUpstream(t, n, "127.0.0.53:53", answer)
 	d.Signal(t, hangup) // sooner than by itself, in half a minute
-	n.AwaitMetric(t, metrics, 0, "nodens_loop_detected", "zone=.")
+	n.WaitForMetric(t, metrics, 0, "nodens_loop_detected", "zone=.")
 }

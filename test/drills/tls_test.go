@@ -32,12 +32,12 @@ func TestCertificateExpired(t *testing.T) {
 	if code := ede(r); code != int(dns.ExtendedErrorCodeNetworkError) && code != int(dns.ExtendedErrorCodeNoReachableAuthority) {
 		t.Errorf("EDE %d", code)
 	}
-	d.Err.Await(t, 0, `expired`)
+	d.Err.WaitFor(t, 0, `expired`)
 
 	lab.ReplaceFile(t, d.Conf, corefile("tls://"+upstream+" tls://"+second, "tls "+ca+"\npolicy sequential"))
 	mark := d.Err.Mark()
 	d.Signal(t, hangup)
-	d.Err.Await(t, mark, `msg=reloaded`)
+	d.Err.WaitFor(t, mark, `msg=reloaded`)
 	resolves(t, n, "beside.example.org.")
 }
 

@@ -122,8 +122,8 @@ func TestTeardown(t *testing.T) {
 	if _, errs, status := n.nodens(t, teardown...); status != 1 || !strings.Contains(errs, "its process still runs") {
 		t.Errorf("beside a running process: status %d\n%s", status, errs)
 	}
-	d.Err.Await(t, 0, `drifted, repaired" object=rules`)
-	d.Err.Await(t, 0, `drifted, repaired" object=addresses`)
+	d.Err.WaitFor(t, 0, `drifted, repaired" object=rules`)
+	d.Err.WaitFor(t, 0, `drifted, repaired" object=addresses`)
 	d.stop(t)
 	n.asBefore(t, "after SIGTERM")
 }
@@ -157,7 +157,7 @@ func TestStatus(t *testing.T) {
 	status("while running", 0, "link\t"+link, "address\t"+localIP+" on ", "address\t"+localIP6+" on ", "rules\tpresent (generation ")
 	mark := d.Err.Mark()
 	n.output(t, "nft", "add table inet firewall; add chain inet firewall input { type filter hook input priority 0; policy drop; }")
-	d.Err.Await(t, mark, `drifted, repaired.* object=accepts`)
+	d.Err.WaitFor(t, mark, `drifted, repaired.* object=accepts`)
 	status("with a firewall", 0, "accepts\tin inet firewall input")
 	n.output(t, "nft", "delete table inet firewall")
 	d.Kill()
@@ -199,7 +199,7 @@ func TestRepair(t *testing.T) {
 	} {
 		mark, start := d.Err.Mark(), time.Now()
 		n.output(t, strings.Fields(s)...)
-		d.Err.Await(t, mark, `drifted, repaired`)
+		d.Err.WaitFor(t, mark, `drifted, repaired`)
 		took := time.Since(start)
 		t.Logf("%s: repaired after %v", s, took.Round(time.Millisecond))
 		if took > repairBound {
@@ -223,7 +223,7 @@ func TestPortHolder(t *testing.T) {
 	must(t, err)
 	holder := lab.Command{Netns: n.Netns, Args: []string{self}, Env: []string{holdEnv + "=1"}}.Start(t)
 	var id int
-	if _, err := fmt.Sscanf(holder.Out.Await(t, 0, `^holding`), "holding %d", &id); err != nil {
+	if _, err := fmt.Sscanf(holder.Out.WaitFor(t, 0, `^holding`), "holding %d", &id); err != nil {
 		t.Fatal(err)
 	}
 	got := n.refused(t, bothLocal...)

@@ -67,7 +67,7 @@ func TestHostFirewall(t *testing.T) {
 	served()
 	logged := d.Err.Mark()
 	reload()
-	d.Err.Await(t, logged, `drifted, repaired.* object=accepts`)
+	d.Err.WaitFor(t, logged, `drifted, repaired.* object=accepts`)
 	served()
 	d.Kill()
 	d = n.start(t, local...)

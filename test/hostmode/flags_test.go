@@ -362,7 +362,7 @@ func TestFlagPIDFile(t *testing.T) {
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
 		d := n.start(t, local("-pidfile", "/proc/node-cache.pid")...)
 		n.answers(t, localAddr, outside, outsideDNS)
-		d.Err.Await(t, 0, `msg="go without a PID file" error="write PID file: `)
+		d.Err.WaitFor(t, 0, `msg="go without a PID file" error="write PID file: `)
 	})
 	t.Run("left by a crash", func(t *testing.T) {
 		t.Parallel()
@@ -458,10 +458,10 @@ func TestFlagMetricsListenAddress(t *testing.T) {
 		held := n.Listen(t, "tcp", "0.0.0.0:9353") // not shared
 		d := n.start(t, local()...)
 		n.answers(t, localAddr, outside, outsideDNS)
-		d.Err.Await(t, 0, `listen on 0.0.0.0:9353: .*:9353 is held by `)
+		d.Err.WaitFor(t, 0, `listen on 0.0.0.0:9353: .*:9353 is held by `)
 		must(t, held.Close())
 		d.Signal(t, syscall.SIGHUP)
-		d.Err.Await(t, 0, `msg=reloaded`)
+		d.Err.WaitFor(t, 0, `msg=reloaded`)
 		serves(t, n, lab.NodeIP+":9353")
 	})
 	t.Run("held, and the prometheus directive's", func(t *testing.T) {
@@ -506,7 +506,7 @@ func TestReload(t *testing.T) {
 		d := n.start(t, local(args...)...)
 		n.answers(t, localAddr, outside, outsideDNS)
 		n.write(t, basePath, forwards(otherDNS, localIP))
-		d.Err.Await(t, 0, `msg=reloaded why="file changed"`)
+		d.Err.WaitFor(t, 0, `msg=reloaded why="file changed"`)
 		n.answers(t, localAddr, outside, otherDNS)
 	})
 	eachBool(t, "reloadwithsignal", false, func(t *testing.T, n *node, args []string) {
@@ -519,7 +519,7 @@ func TestReload(t *testing.T) {
 			n.write(t, basePath, forwards(to, localIP))
 			mark := d.Err.Mark()
 			d.Signal(t, sig)
-			d.Err.Await(t, mark, `msg=reloaded`)
+			d.Err.WaitFor(t, mark, `msg=reloaded`)
 		}
 		n.answers(t, localAddr, outside, to)
 		if strings.Contains(d.Err.Text(), "file changed") {
@@ -553,7 +553,7 @@ func TestFlagQuiet(t *testing.T) {
 			d := n.start(t, local(args...)...)
 			n.write(t, corefilePath, "bad {")
 			d.Signal(t, syscall.SIGHUP)
-			d.Err.Await(t, 0, `level=ERROR msg="reload failed`)
+			d.Err.WaitFor(t, 0, `level=ERROR msg="reload failed`)
 			n.write(t, corefilePath, forwards(otherDNS, localIP))
 			d.Signal(t, syscall.SIGHUP)
 			n.await(t, outside, otherDNS)

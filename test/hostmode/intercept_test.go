@@ -70,7 +70,7 @@ func TestInterceptionFollowsBinds(t *testing.T) {
 		n.write(t, corefilePath, corefile)
 		mark := d.Err.Mark()
 		d.Signal(t, syscall.SIGHUP)
-		d.Err.Await(t, mark, "reloaded")
+		d.Err.WaitFor(t, mark, "reloaded")
 		answersFrom(t, pod, serviceAddr, inside, clusterDNS)
 	}
 	d.stop(t)

@@ -119,7 +119,7 @@ func TestFlagKubeDNSCM(t *testing.T) {
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
 		n.mount(t, kubeDNSPath, map[string]string{"stubDomains": acmeStub})
 		d := n.start(t, local()...)
-		d.Err.Await(t, 0, `kube-dns ConfigMap: not used, for there is no base Corefile `+basePath)
+		d.Err.WaitFor(t, 0, `kube-dns ConfigMap: not used, for there is no base Corefile `+basePath)
 		n.answers(t, localAddr, stubName, outsideDNS)
 	})
 	t.Run("not mounted", func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestKubeDNSChanges(t *testing.T) {
 		t.Helper()
 		mark := d.Err.Mark()
 		m.set(t, keys)
-		d.Err.Await(t, mark, `msg=reloaded`)
+		d.Err.WaitFor(t, mark, `msg=reloaded`)
 	}
 	good(map[string]string{"stubDomains": acmeStub})
 	n.answers(t, localAddr, stubName, stubDNS)
@@ -202,8 +202,8 @@ func keepsLastGood(t *testing.T, n *node, d *daemon, m *configMap) {
 	for _, bad := range badConfigMaps() {
 		mark := d.Err.Mark()
 		m.set(t, bad.keys)
-		line := d.Err.Await(t, mark, `kube-dns ConfigMap`)
-		d.Err.Await(t, mark, `msg=reloaded`) // with what was good
+		line := d.Err.WaitFor(t, mark, `kube-dns ConfigMap`)
+		d.Err.WaitFor(t, mark, `msg=reloaded`) // with what was good
 		if !strings.Contains(line, "the last good values stay in use") || !strings.Contains(line, bad.want) {
 			t.Errorf("%v: %s, want %q", bad.keys, line, bad.want)
 		}
@@ -223,12 +223,12 @@ func TestKubeDNSBadAtStart(t *testing.T) {
 	n.write(t, basePath, kubeDNSBase)
 	m := n.mount(t, kubeDNSPath, map[string]string{"stubDomains": `{"acme.example": ["nowhere"]}`, "upstreamNameservers": otherUp})
 	d := n.start(t, local()...)
-	d.Err.Await(t, 0, `level=ERROR.*kube-dns ConfigMap.*nowhere`)
+	d.Err.WaitFor(t, 0, `level=ERROR.*kube-dns ConfigMap.*nowhere`)
 	n.answers(t, localAddr, inside, clusterDNS)
 	n.answers(t, localAddr, outside, outsideDNS)
 	mark := d.Err.Mark()
 	m.set(t, map[string]string{"stubDomains": acmeStub, "upstreamNameservers": otherUp})
-	d.Err.Await(t, mark, `msg=reloaded`)
+	d.Err.WaitFor(t, mark, `msg=reloaded`)
 	n.answers(t, localAddr, stubName, stubDNS)
 	n.answers(t, localAddr, outside, otherDNS)
 }
@@ -243,7 +243,7 @@ func TestKubeDNSWithoutReload(t *testing.T) {
 	n.answers(t, localAddr, stubName, outsideDNS)
 	mark := d.Err.Mark()
 	m.set(t, map[string]string{"stubDomains": acmeStub})
-	d.Err.Await(t, mark, `msg=reloaded`)
+	d.Err.WaitFor(t, mark, `msg=reloaded`)
 	n.answers(t, localAddr, stubName, stubDNS)
 }
 
@@ -256,7 +256,7 @@ func TestBaseSwap(t *testing.T) {
 	for _, to := range []string{otherDNS, stubDNS} {
 		mark := d.Err.Mark()
 		m.set(t, map[string]string{"Corefile.base": forwards(to, localIP, "reload 2s 1s")})
-		d.Err.Await(t, mark, `msg=reloaded`)
+		d.Err.WaitFor(t, mark, `msg=reloaded`)
 		n.answers(t, localAddr, outside, to)
 	}
 	if n.exists(corefilePath) {

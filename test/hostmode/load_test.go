@@ -140,7 +140,7 @@ func (l *load) getaddrinfo(t *testing.T, from *lab.Netns, program, server string
 	c := &libcClient{name: name, Process: lab.Command{
 		Netns: from, Args: []string{program, name, fmt.Sprint(rate), fmt.Sprint(threads), "popular." + name}, Binds: lab.Etc(t, "nameserver "+server+"\n"),
 	}.Start(t)}
-	c.Out.Await(t, 0, `^started$`)
+	c.Out.WaitFor(t, 0, `^started$`)
 	l.libc = append(l.libc, c)
 }
 

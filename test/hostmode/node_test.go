@@ -241,7 +241,7 @@ func (n *node) launch(t *testing.T, build *lab.Program, args ...string) *daemon 
 
 func (d *daemon) ready(t *testing.T) {
 	t.Helper()
-	d.Out.Await(t, 0, ` listens on `)
+	d.Out.WaitFor(t, 0, ` listens on `)
 }
 
 // stop ends nodens by SIGTERM.

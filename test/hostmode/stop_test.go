@@ -158,7 +158,7 @@ func neverAnswered(t *testing.T, n *node) {
 			name := fmt.Sprintf("%s%d.silent.example.", network, i)
 			c := n.Dial(t, network, localAddr)
 			must(t, (&dns.Conn{Conn: c}).WriteMsg(lab.Query(name, dns.TypeA)))
-			n.servers["192.0.2.99"].Await(t, name)
+			n.servers["192.0.2.99"].WaitFor(t, name)
 		}
 	}
 }
@@ -190,7 +190,7 @@ func TestLameduck(t *testing.T) {
 	n.isReady(t, http.StatusOK)
 	start := time.Now()
 	d.Signal(t, syscall.SIGTERM)
-	d.Err.Await(t, 0, `msg=lameduck`)
+	d.Err.WaitFor(t, 0, `msg=lameduck`)
 	n.isReady(t, http.StatusServiceUnavailable)
 	if status, _ := n.Get(t, healthAddr, "/health"); status != http.StatusOK {
 		t.Errorf("/health in the lameduck: %d", status)

@@ -52,7 +52,7 @@ func (n *node) startClients(t *testing.T) []*client {
 		clients = append(clients, &client{cmd.Start(t), c.name})
 	}
 	for _, c := range clients {
-		c.Out.Await(t, 0, `^started$`)
+		c.Out.WaitFor(t, 0, `^started$`)
 	}
 	return clients
 }
@@ -74,7 +74,7 @@ func endRound(t *testing.T, clients []*client, marks []int) []result {
 	for i, c := range clients {
 		var r result
 		var ms int
-		line := c.Out.Await(t, marks[i], `^round `)
+		line := c.Out.WaitFor(t, marks[i], `^round `)
 		if _, err := fmt.Sscanf(line, "round %d %d %d", &r.count, &r.failed, &ms); err != nil {
 			t.Fatalf("%s: %q: %v", c.name, line, err)
 		}

@@ -34,8 +34,8 @@ func (n *node) start(t *testing.T, m *lab.Memory) *daemon {
 		"-redirect-target", target, "-redirect-fallback", coreDNS, "-kubepods", n.kubepods, "-redirect-pin-dir", n.pinDir,
 	}}.Start(t)}
 	t.Cleanup(func() { d.finish(t) })
-	d.Err.Await(t, 0, redirected)
-	d.Out.Await(t, 0, ` listens on `)
+	d.Err.WaitFor(t, 0, redirected)
+	d.Out.WaitFor(t, 0, ` listens on `)
 	return d
 }
 
@@ -151,8 +151,8 @@ func (d *daemon) mark() marks { return marks{d.Out.Mark(), d.Err.Mark()} }
 // its supervisor, which does not start one again that never did.
 func (d *daemon) awaitRedirected(t *testing.T, mark marks) {
 	t.Helper()
-	d.Err.Await(t, mark.err, redirected)
-	d.Out.Await(t, mark.out, ` listens on `)
+	d.Err.WaitFor(t, mark.err, redirected)
+	d.Out.WaitFor(t, mark.out, ` listens on `)
 }
 
 // pause lets time pass that is part of a fault.

@@ -42,13 +42,13 @@ func TestSupervised(t *testing.T) {
 	for _, fault := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
 		mark := d.Out.Mark()
 		d.signal(t, fault)
-		d.Out.Await(t, mark, " listens on ")
+		d.Out.WaitFor(t, mark, " listens on ")
 		expect("after "+fault.String(), "192.0.2.1")
 	}
 	lab.ReplaceFile(t, running.Conf, conf("192.0.2.2"))
 	mark := d.Err.Mark()
 	d.Signal(t, syscall.SIGHUP)
-	d.Err.Await(t, mark, "msg=reloaded")
+	d.Err.WaitFor(t, mark, "msg=reloaded")
 	expect("after SIGHUP", "192.0.2.2")
 	d.stop(t)
 	if _, err := os.Stat(pidFile); !os.IsNotExist(err) {

@@ -86,13 +86,13 @@ func TestFirstRollOut(t *testing.T) {
 
 	old := nodeCache(t, n, oldCorefile)
 	asBefore := command(t, n, bin, oldArgs, corefile).Start(t)
-	asBefore.Err.Await(t, 0, `go without this address.*:9353: `)
-	asBefore.Out.Await(t, 0, ` listens on `)
+	asBefore.Err.WaitFor(t, 0, `go without this address.*:9353: `)
+	asBefore.Out.WaitFor(t, 0, ` listens on `)
 	asBefore.Signal(t, syscall.SIGTERM)
 	asBefore.Wait(t)
 	d := &lab.Daemon{Netns: n, Process: command(t, n, bin, args, corefile).Start(t)}
 	t.Cleanup(func() { d.Kill(); d.CheckLog(t) })
-	d.Out.Await(t, 0, ` listens on .*`+regexp.QuoteMeta(localIP)+`:53`)
+	d.Out.WaitFor(t, 0, ` listens on .*`+regexp.QuoteMeta(localIP)+`:53`)
 	old.Kill()
 	for _, network := range []string{"udp", "tcp"} {
 		q := lab.Query("id.server.", dns.TypeTXT)
@@ -113,7 +113,7 @@ func nodeCache(t *testing.T, n *lab.Netns, corefile string) *lab.Process {
 	n.Listen(t, "tcp", "0.0.0.0:9353")
 	file := lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), corefile)
 	p := lab.Command{Netns: n, Args: []string{lab.CoreDNS(t), "-conf", file}, Env: []string{"MY_HOST_IP=" + hostIP}}.Start(t)
-	p.Out.Await(t, 0, `linux/`) // its banner, printed once it listens
+	p.Out.WaitFor(t, 0, `linux/`) // its banner, printed once it listens
 	return p
 }
 

@@ -34,10 +34,10 @@ func TestAuto(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, tc.mode)
 			d := n.start(t, corefile, "-redirect", "auto", "-redirect-fallback", lab.Endpoint)
-			d.Err.Await(t, 0, "there is no pod to check from")
-			n.Node.AwaitMetric(t, metrics, 1, "nodens_redirect_state", "state=waiting")
+			d.Err.WaitFor(t, 0, "there is no pod to check from")
+			n.Node.WaitForMetric(t, metrics, 1, "nodens_redirect_state", "state=waiting")
 			n.startPod(t)
-			n.Node.AwaitMetric(t, metrics, 1, "nodens_redirect_state", "state="+tc.state)
+			n.Node.WaitForMetric(t, metrics, 1, "nodens_redirect_state", "state="+tc.state)
 			n.expect(t, "decided", vip, ownAnswer)
 			stdout, _, status := n.run(t, "status", "-localip", vip, "-redirect-pin-dir", n.pinDir)
 			want := "redirect\tattached, alive"

@@ -41,7 +41,7 @@ func TestCannotRedirect(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, lab.RouteLegacy)
 			d := n.start(t, corefile, append([]string{"-redirect", "on", "-redirect-fallback", lab.Endpoint}, tc.args(n)...)...)
-			line := d.Err.Await(t, 0, "sockets are not redirected; nodens serves by address")
+			line := d.Err.WaitFor(t, 0, "sockets are not redirected; nodens serves by address")
 			if !strings.Contains(line, tc.want) {
 				t.Errorf("log: %s\nwant %s", line, tc.want)
 			}
@@ -62,7 +62,7 @@ func TestCannotRedirect(t *testing.T) {
 func TestOneFamily(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
 	d := n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint, "-redirect-service", "fd00:53::10,"+vip)
-	d.Err.Await(t, 0, `a service is not redirected.*\[fd00:53::10\]:53`)
+	d.Err.WaitFor(t, 0, `a service is not redirected.*\[fd00:53::10\]:53`)
 	n.expect(t, "the other family", vip, ownAnswer)
 }
 
@@ -132,8 +132,8 @@ func TestCapabilities(t *testing.T) {
 			d := lab.StartDaemon(t, lab.DaemonOptions{
 				Binary: wrapper, Netns: n.Node, Corefile: corefile, Args: n.args("-redirect", tc.mode, "-redirect-fallback", lab.Endpoint),
 			})
-			n.Node.AwaitMetric(t, metrics, 1, "nodens_redirect_state", "state="+tc.state)
-			d.Err.Await(t, 0, "privileges dropped")
+			n.Node.WaitForMetric(t, metrics, 1, "nodens_redirect_state", "state="+tc.state)
+			d.Err.WaitFor(t, 0, "privileges dropped")
 			n.expect(t, tc.state, vip, tc.want)
 		})
 	}
@@ -153,11 +153,11 @@ func TestCured(t *testing.T) {
 		{"a cgroup", []string{"-kubepods", pods}, func() { lab.MakeCgroup(t, pods) }},
 	} {
 		d := n.start(t, corefile, append([]string{"-redirect", "on", "-redirect-fallback", lab.Endpoint}, tc.args...)...)
-		d.Err.Await(t, 0, "sockets are not redirected; nodens serves by address")
+		d.Err.WaitFor(t, 0, "sockets are not redirected; nodens serves by address")
 		tc.cure()
 		mark := d.Err.Mark()
 		d.Signal(t, syscall.SIGHUP)
-		d.Err.Await(t, mark, "sockets are redirected")
+		d.Err.WaitFor(t, mark, "sockets are redirected")
 		d.Signal(t, syscall.SIGTERM)
 		d.Wait(t)
 	}

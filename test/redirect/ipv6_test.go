@@ -35,7 +35,7 @@ func TestIPv6(t *testing.T) {
 	n := newNode6(t)
 	both := strings.Replace(corefile, "bind "+vip, "bind "+vip+" "+vip6, 2)
 	d := n.start(t, both, "-localip", vip+","+vip6, "-redirect", "on", "-redirect-fallback", lab.Endpoint+","+endpoint6)
-	d.Err.Await(t, 0, `sockets are redirected" service=.?\[`+vip6)
+	d.Err.WaitFor(t, 0, `sockets are redirected" service=.?\[`+vip6)
 	for _, network := range []string{"+notcp", "+tcp"} {
 		for server, want := range map[string]string{vip: ownAnswer, vip6: ownAnswer, node6: ownAnswer} {
 			port := "53"

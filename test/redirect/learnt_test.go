@@ -74,7 +74,7 @@ func TestLearntFallback(t *testing.T) {
 				Binary: binary(t), Netns: n.Node, Corefile: corefile + cluster, Env: tc.env,
 				Args: n.args(append([]string{"-redirect", "on"}, tc.flags...)...),
 			})
-			n.Node.AwaitMetric(t, metrics, tc.known, "nodens_kube_endpoints")
+			n.Node.WaitForMetric(t, metrics, tc.known, "nodens_kube_endpoints")
 			n.expect(t, "alive", vip, ownAnswer)
 			d.Kill()
 			n.expect(t, "killed", vip, tc.want)
@@ -93,7 +93,7 @@ func TestClusterIPIsLeftAlone(t *testing.T) {
 			Binary: binary(t), Netns: n.Node, Corefile: corefile, Env: append(env, "KUBE_DNS_SERVICE_HOST="+lab.ClusterDNS),
 			Args: n.args(append([]string{"-redirect", "on", "-redirect-service", lab.ClusterDNS}, flags...)...),
 		})
-		n.Node.AwaitMetric(t, metrics, 1, "nodens_kube_endpoints")
+		n.Node.WaitForMetric(t, metrics, 1, "nodens_kube_endpoints")
 		n.expect(t, "alive", lab.ClusterDNS, ownAnswer)
 		return d
 	}

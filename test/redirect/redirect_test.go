@@ -77,7 +77,7 @@ func testNoOpenResolver(t *testing.T, flags []string) {
 		}
 		before = n.awaitRefused(t, before)
 	}
-	n.Node.AwaitMetric(t, metrics, 1, "nodens_redirect_state", "state=on")
+	n.Node.WaitForMetric(t, metrics, 1, "nodens_redirect_state", "state=on")
 }
 
 // awaitRefused waits until more strangers than before have been refused, and
@@ -138,7 +138,7 @@ func TestReload(t *testing.T) {
 		mark := d.Err.Mark()
 		lab.ReplaceFile(t, d.Conf, corefile+"redirect.invalid {\n    sample\n    "+redirect+"\n}\n")
 		d.Signal(t, syscall.SIGHUP)
-		d.Err.Await(t, mark, "msg=reloaded")
+		d.Err.WaitFor(t, mark, "msg=reloaded")
 	}
 	reload("redirect on {\n target :20153\n fallback " + lab.Endpoint + "\n}")
 	n.expect(t, "moved", vip, ownAnswer)
@@ -155,7 +155,7 @@ func TestReload(t *testing.T) {
 		n.expect(t, "on again", vip, ownAnswer)
 		mark := d.Err.Mark()
 		reload("redirect on {\n fallback " + lab.Endpoint + "\n kubepods /sys/fs/cgroup/none\n}")
-		d.Err.Await(t, mark, "sockets are not redirected")
+		d.Err.WaitFor(t, mark, "sockets are not redirected")
 	}
 }
 
