@@ -48,7 +48,7 @@ func TestHandOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := start()
-			d.Err.WaitFor(t, 0, `msg="the old process's cache cannot be read whole" .*the checksum is wrong`)
+			d.Err.WaitFor(t, 0, `msg="reading the old process's cache failed" .*the checksum is wrong`)
 			return d
 		}, false},
 		{"after a file of somebody else's", func(t *testing.T, old *lab.Daemon, file string, start func() *lab.Daemon) *lab.Daemon {

@@ -46,7 +46,7 @@ func TestMemoryRunsOut(t *testing.T) {
 	}
 	full, _ := c.node.Scrape(t, metrics).Sum("nodens_cache_bytes")
 	// Go gives memory back meanwhile, so one limit may be too far above.
-	d.Err.WaitForRetrying(t, 0, `memory is nearly used up: the cache gives way`, 3*time.Second, func() {
+	d.Err.WaitForRetrying(t, 0, `memory is nearly used up: the cache is made smaller`, 3*time.Second, func() {
 		group.Limit(t, (group.Used(t)-group.IdleFiles(t))/100*107)
 	})
 	m := c.node.Scrape(t, metrics)

@@ -39,7 +39,7 @@ func TestResolvConf(t *testing.T) {
 
 	mark = d.Err.Mark()
 	lab.WriteFile(t, file, "")
-	d.Err.WaitFor(t, mark, `keep the upstreams as they were`)
+	d.Err.WaitFor(t, mark, `the upstreams stay as they were`)
 	expect("emptied", "192.0.2.2")
 
 	mark = d.Err.Mark()

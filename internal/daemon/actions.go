@@ -7,8 +7,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/server"
 )
 
-// buildActions makes what the block does with queries and replies beyond
-// looking them up; nil if that is nothing.
+// buildActions makes the actions of a block on queries and replies; nil if there
+// are none.
 func buildActions(b *config.Block) (*server.Actions, error) {
 	a := &server.Actions{NSID: nsid(b.NSID)}
 	if b.BufSize != nil {
@@ -33,7 +33,7 @@ func buildActions(b *config.Block) (*server.Actions, error) {
 	return a, nil
 }
 
-// nsid is what the nsid directive tells clients.
+// nsid returns the text that the nsid directive sends to clients.
 func nsid(n *config.NSID) string {
 	if n == nil {
 		return ""
@@ -66,7 +66,7 @@ func buildACL(b *config.Block) (*server.ACL, error) {
 	return server.NewACL(rules)
 }
 
-// zonesOr are the zones that a directive names, or those of its block.
+// zonesOr returns the zones of a directive, or those of its block if it names none.
 func zonesOr(zones []string, b *config.Block) []string {
 	if len(zones) > 0 {
 		return zones

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,16 +21,14 @@ type endpoint struct {
 	addr    string // host:port
 	path    string
 	handler http.Handler
-	// optional: where the address cannot be had the daemon goes without.
+	// optional: if the address is not available, the daemon runs without it.
 	optional bool
 }
 
-// adminServers serve /health, /ready and /metrics. An address that a new
-// configuration keeps keeps its socket.
+// adminServers serve /health, /ready and /metrics. An address that is also in the
+// next configuration keeps its socket. Its methods belong to one goroutine.
 type adminServers struct {
-	log *slog.Logger
-
-	mu     sync.Mutex
+	log    *slog.Logger
 	byAddr map[string]*adminServer
 }
 
@@ -46,8 +43,8 @@ func newAdminServers(log *slog.Logger) *adminServers {
 	return &adminServers{log: log, byAddr: make(map[string]*adminServer)}
 }
 
-// prepare opens the addresses that are new. Nothing changes until the returned
-// commit is called; abort closes them again.
+// prepare opens the new addresses. commit serves the endpoints there and no longer
+// elsewhere; abort closes the new addresses again.
 func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commit, abort func(), err error) {
 	muxes := muxesOf(endpoints)
 	opened := make(map[string]*adminServer)
@@ -56,15 +53,13 @@ func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commi
 			_ = s.ln.Close()
 		}
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	for addr := range muxes {
 		if a.byAddr[addr] != nil {
 			continue
 		}
 		s, err := openAdmin(ctx, addr)
-		if err != nil && dispensable(endpoints, addr) {
-			a.log.Error("go without this address", "error", err)
+		if err != nil && allOptional(endpoints, addr) {
+			a.log.Error("no endpoints on an address that is not available", "address", addr, "error", err)
 			delete(muxes, addr)
 			continue
 		}
@@ -77,13 +72,13 @@ func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commi
 	return func() { a.commit(muxes, opened) }, abort, nil
 }
 
-// dispensable reports whether all that is at addr is optional.
-func dispensable(endpoints []endpoint, addr string) bool {
+// allOptional reports whether all endpoints at addr are optional.
+func allOptional(endpoints []endpoint, addr string) bool {
 	return !slices.ContainsFunc(endpoints, func(e endpoint) bool { return e.addr == addr && !e.optional })
 }
 
-// muxesOf sorts the endpoints by address. Several blocks may ask for the same
-// one.
+// muxesOf returns one mux for each address. Several blocks may name the same
+// endpoint.
 func muxesOf(endpoints []endpoint) map[string]*http.ServeMux {
 	muxes := make(map[string]*http.ServeMux)
 	seen := make(map[[2]string]bool)
@@ -101,8 +96,8 @@ func muxesOf(endpoints []endpoint) map[string]*http.ServeMux {
 	return muxes
 }
 
-// openAdmin listens with SO_REUSEPORT: in a surge upgrade the old and the new
-// process hold the port together.
+// openAdmin listens with SO_REUSEPORT: in a surge upgrade, the old and the new
+// process share the port.
 func openAdmin(ctx context.Context, addr string) (*adminServer, error) {
 	lc := net.ListenConfig{Control: server.SharePort(nil)}
 	ln, err := lc.Listen(ctx, "tcp", addr)
@@ -134,15 +129,13 @@ func explainListen(err error, addr string) error {
 }
 
 func (a *adminServers) commit(muxes map[string]*http.ServeMux, opened map[string]*adminServer) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	for addr, s := range opened {
 		s.mux.Store(muxes[addr])
 		a.byAddr[addr] = s
 		go func() {
 			defer close(s.done)
 			if err := s.http.Serve(s.ln); !errors.Is(err, http.ErrServerClosed) {
-				a.log.Error("serve HTTP", "address", addr, "error", err)
+				a.log.Error("HTTP server failed", "address", addr, "error", err)
 			}
 		}()
 	}
@@ -157,10 +150,8 @@ func (a *adminServers) commit(muxes map[string]*http.ServeMux, opened map[string
 	}
 }
 
-// close ends all servers; requests under way have until ctx is done.
+// close ends all servers. Requests in flight may finish until ctx is done.
 func (a *adminServers) close(ctx context.Context) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	var errs []error
 	for _, s := range a.byAddr {
 		if s.http.Shutdown(ctx) != nil {
@@ -172,17 +163,17 @@ func (a *adminServers) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// state is what the probes ask for.
-type state struct {
+// probeState is what the probes /health and /ready report.
+type probeState struct {
 	ready    atomic.Bool
 	stopping atomic.Bool
 }
 
-// serveHealth answers 200 as long as the process serves, as CoreDNS does.
-func (*state) serveHealth(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "OK") }
+// serveHealth answers 200 while the process serves, as CoreDNS does.
+func (*probeState) serveHealth(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "OK") }
 
-// serveReady answers 200 from the first self-answered query until SIGTERM.
-func (s *state) serveReady(w http.ResponseWriter, _ *http.Request) {
+// serveReady answers 200 from the end of the start until SIGTERM.
+func (s *probeState) serveReady(w http.ResponseWriter, _ *http.Request) {
 	switch {
 	case s.stopping.Load():
 		http.Error(w, "stopping", http.StatusServiceUnavailable)

@@ -1,3 +1,5 @@
+// Package daemon runs the DNS cache of a node: it starts and stops the parts,
+// builds them from the Corefile, and reloads that when it changes.
 package daemon
 
 import (
@@ -7,353 +9,166 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/internal/server"
 	"github.com/nodens-dns/nodens/internal/upstream"
-	"github.com/nodens-dns/nodens/netsetup"
 )
 
-// drainTimeout bounds the look-ups that are under way at SIGTERM.
-const drainTimeout = 4 * time.Second
-
-// daemon is the process: what outlives configurations, and the one in use.
-type daemon struct {
-	opts      *Options
-	log       *slog.Logger
-	level     *slog.LevelVar // of log
-	queries   *slog.Logger   // the query log
-	lines     *lineWriter    // what queries writes to
-	registry  *prometheus.Registry
-	metrics   *configMetrics
-	store     *cache.Store
-	server    *server.Server
-	admin     *adminServers
-	pools     *pools
-	redirect  *redirect.Redirector
-	cluster   *clusterMetrics
-	files     *corefiles
-	host      *netsetup.Host // nil: we leave the host alone
-	stopHost  func()         // ends host's watch
-	handOver  *handOver
-	stopGuard func() // ends the watch over memory; nil: there is none
-
-	resolvConf string // of the host
-	pidfile    pidFile
-	vitals     *vitals
-	state      state
-
-	reloads chan string // why; drained by follow
-	failing string      // the error of the last reload; owned by follow
-
-	caches atomic.Pointer[[]cacheOf] // in use; for scrapes, which take no lock
-
-	mu        sync.Mutex // guards app and its runners
-	app       *app
-	stopApp   context.CancelFunc
-	appWork   sync.WaitGroup
-	probeLoop chan struct{}
+// base is what all parts of a daemon share.
+type base struct {
+	opts        *Options
+	log         *slog.Logger
+	level       *slog.LevelVar // of log
+	registry    *prometheus.Registry
+	setupErrors *prometheus.CounterVec // by errortype
 }
 
-// newDaemon makes the parts that no configuration changes.
-func newDaemon(ctx context.Context, o *Options) (*daemon, error) {
+// daemon is the process. Its parts outlive configurations.
+type daemon struct {
+	base
+	lines    *lineWriter // of the query log
+	memory   *memoryGuard
+	host     *hostSetup
+	redirect *redirect.Redirector
+	server   *server.Server
+	active   *activeConfig
+	liveness *liveness
+	handOver *handOver
+	probes   *probeState
+	reloader *reloader
+	pidfile  pidFile
+}
+
+func newBase(o *Options) base {
 	level := new(slog.LevelVar)
-	d := &daemon{
-		opts: o, level: level,
-		log:      slog.New(slog.NewTextHandler(o.Stderr, &slog.HandlerOptions{Level: level})),
-		lines:    newLineWriter(o.Stdout),
-		registry: prometheus.NewRegistry(),
-		reloads:  make(chan string, 1), resolvConf: HostResolvConf,
-		probeLoop: make(chan struct{}, 1),
+	level.Set(logLevel(o.Quiet, false))
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		buildInfo("coredns_build_info", o.Version), buildInfo("nodens_build_info", o.Version),
+	)
+	return base{
+		opts: o, level: level, log: slog.New(slog.NewTextHandler(o.Stderr, &slog.HandlerOptions{Level: level})),
+		registry: registry, setupErrors: newSetupErrors(registry),
 	}
-	d.level.Set(d.levelOf(false))
-	d.queries = slog.New(slog.NewTextHandler(d.lines, nil))
+}
+
+// newServer makes the server and returns the identity that it answers to id.server,
+// by which processes can be told apart.
+func newServer(b base, workers int, now func() time.Time) (srv *server.Server, identity string, err error) {
+	metrics, err := server.NewMetrics(b.registry, workers)
+	if err != nil {
+		return nil, "", err
+	}
+	identity = "nodens " + rand.Text()[:10] // does not reveal the version
+	srv, err = b.opts.Limits.newServer(server.Config{
+		Identity: identity, Logger: b.log, Metrics: metrics, Now: now, Workers: workers,
+	}, time.Now)
+	return srv, identity, err
+}
+
+// newDaemon makes the parts. Nothing runs yet. The goroutines of upstream pools end
+// with ctx.
+func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daemon, error) {
+	o := b.opts
 	now, err := clock(o.Getenv)
 	if err != nil {
 		return nil, err
 	}
-	workers := runtime.GOMAXPROCS(0) // sockets that share an address
-	serverMetrics, err := server.NewMetrics(d.registry, workers)
+	workers := runtime.GOMAXPROCS(0) // UDP sockets of one address
+	srv, identity, err := newServer(b, workers, now)
 	if err != nil {
 		return nil, err
 	}
-	d.store = cache.New(cache.Options{Bytes: d.budget(), Now: now})
-	d.handOver = newHandOver(o.CacheSnapshot, d.store, d.log)
-	d.metrics = newConfigMetrics(d.registry, d)
-	d.cluster = newClusterMetrics(d.registry)
-	d.files = &corefiles{opts: o, warn: func(err error) {
-		d.log.Error("configuration", "error", err)
-		d.metrics.setupErrors.WithLabelValues("configmap").Inc()
-	}}
-	d.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	self := "nodens " + rand.Text()[:10] // tells processes apart, to who asks for id.server; gives no version away
-	c := server.Config{Identity: self, Logger: d.log, Metrics: serverMetrics, Now: now, Workers: workers}
-	if d.server, err = o.Limits.newServer(c, time.Now); err != nil {
+	host, err := newHostSetup(b, cfg)
+	if err != nil {
 		return nil, err
 	}
-	d.admin = newAdminServers(d.log)
-	d.openPools(ctx)
-	d.vitals = newVitals(o.Supervisor, d.log)
-	d.redirect = redirect.New(redirect.Config{
-		Logger: d.log, Registerer: d.registry, Workers: workers, Identity: self, PodLogs: o.Redirect.PodLogs,
-		Reload:   func() { d.askReload("redirection failed") },
-		Answered: d.vitals.answered, Withdrawn: d.vitals.withdrawn,
+	reloads := make(reloadRequests, 1)
+	store, memory := newCache(o.CacheSize, now, b.log)
+	live := newLiveness(o.Supervisor, probeAny(srv), b.log)
+	redir := redirect.New(redirect.Config{
+		Logger: b.log, Registerer: b.registry, Workers: workers, Identity: identity, PodLogs: o.Redirect.PodLogs,
+		Reload: func() { reloads.add("redirection failed") }, Answered: live.answered, Withdrawn: live.withdrawn,
 	})
-	return d, nil
-}
-
-// openPools makes the pools, of which each configuration opens its own.
-func (d *daemon) openPools(ctx context.Context) {
-	d.pools = newPools(ctx, d.log, upstream.NewMetrics(d.registry))
-	d.pools.own, d.pools.patient = d.isOwn, !d.opts.Hedge
-	d.pools.changed = d.askLoopProbe
-}
-
-// budget is the number of octets that cached answers may take.
-func (d *daemon) budget() int64 {
-	if d.opts.CacheSize > 0 {
-		return d.opts.CacheSize
+	loops := newLoopProber(b.registry, b.log)
+	pools := newPools(ctx, poolsConfig{
+		Logger: b.log, Metrics: upstream.NewMetrics(b.registry), Patient: !o.Hedge, Changed: loops.request,
+		Own: func(a netip.AddrPort) bool { return o.isLocal(a) || redir.Plan().IsTarget(a) },
+	})
+	lines, probes := newLineWriter(o.Stdout, b.registry), new(probeState)
+	active := &activeConfig{
+		base: b, server: srv, store: store, pools: pools, redirect: redir, host: host, reloads: reloads, loops: loops,
+		builder: newBuilder(b, store, pools, redir.Gate(), lines, probes), admin: newAdminServers(b.log),
+		caches: newCacheMetrics(b.registry, store), endpoints: newEndpointFollower(b, redir.Learn, pools.learn),
+		stopWork: func() {},
 	}
-	limit, _, limited := memoryLimit(os.DirFS("/"))
-	return cacheBudget(limit, limited)
+	return &daemon{
+		base: b, lines: lines, memory: memory, host: host, redirect: redir, server: srv, active: active, liveness: live,
+		handOver: newHandOver(o.CacheSnapshot, store, b.log), probes: probes,
+		reloader: newReloader(b, files, active, reloads, srv.Failed()),
+	}, nil
 }
 
-// isOwn reports whether we serve on addr because of -localip or of redirection.
-func (d *daemon) isOwn(addr netip.AddrPort) bool {
-	return addr.Port() == d.opts.DNSPort && slices.Contains(d.opts.LocalIPs, addr.Addr()) || d.redirect.Plan().IsTarget(addr)
-}
-
-// steps is the order in which the daemon starts; it stops in reverse. Traffic
-// is steered to us last and away from us first.
+// steps is the order of the start; the stop reverses it. Traffic comes to us last
+// and leaves us first.
 func (d *daemon) steps(cfg source) []step {
 	return []step{
 		{"write the query log", d.lines.start, d.lines.stop},
-		{"guard memory", d.guardMemory, d.unguardMemory},
-		{"set up addresses", d.ensureAddresses, d.removeAddresses},
-		{"pass host firewalls", d.ensureAccepts, d.removeAccepts},
+		{"guard memory", d.memory.up, d.memory.down},
+		{"set up addresses", d.host.ensureAddresses, d.host.removeAddresses},
+		{"pass host firewalls", d.host.ensureAccepts, d.host.removeAccepts},
 		{"prepare redirection", d.openRedirect(cfg), d.closeRedirect},
-		{"serve", func(ctx context.Context) error { return d.use(ctx, cfg) }, d.stopServing},
-		{"be supervised", nil, d.endVitals}, // begins when ready
+		{"serve", func(ctx context.Context) error { return d.active.use(ctx, cfg) }, d.active.stop},
+		{"report to the supervisor", nil, d.liveness.down}, // begins when ready
 		{"take over the cache", d.handOver.up, d.handOver.down},
-		{"ask ourselves", d.askOurselves, d.lameduck},
-		{"steer traffic", d.ensureRules, d.removeRules},
+		{"check our answers", d.checkAnswers, d.lameduck},
+		{"steer traffic", d.host.ensureRules, d.host.removeRules},
 		{"redirect sockets", d.startRedirect, d.withdrawRedirect},
 		{"drop privileges", d.dropPrivileges, nil},
 		{"be ready", d.becomeReady, d.becomeUnready},
 	}
 }
 
-// use builds cfg and makes it the configuration in use. On an error the one
-// before stays.
-func (d *daemon) use(ctx context.Context, cfg source) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	a, err := d.build(cfg)
-	if err != nil {
-		d.keepOld()
-		return err
-	}
-	resume := d.switchRedirect(ctx, a)
-	if err := d.apply(ctx, a); err != nil {
-		d.keepOld()
-		resume(false)
-		return err
-	}
-	d.replace(ctx, a)
-	resume(true)
-	d.followBinds(cfg)
-	for _, w := range cfg.Warnings {
-		d.log.Warn("configuration", "warning", w)
-	}
-	return nil
-}
-
-// apply opens what a listens on. All or nothing.
-func (d *daemon) apply(ctx context.Context, a *app) error {
-	commit, abort, err := d.admin.prepare(ctx, a.endpoints)
-	if err != nil && d.opts.Sample {
-		// Who only tries nodens may well use these ports.
-		d.log.Warn("no /health, /ready and /metrics", "error", err)
-		commit, abort, err = d.admin.prepare(ctx, nil)
-	}
-	if err != nil {
-		return err
-	}
-	if err := d.listen(ctx, a); err != nil {
-		abort()
-		return d.explain(err)
-	}
-	commit()
-	return nil
-}
-
-// listen goes without redirection where only its targets cannot be served.
-func (d *daemon) listen(ctx context.Context, a *app) error {
-	err := d.server.Apply(ctx, slices.Concat(a.bindings, a.targets))
-	if err == nil || len(a.targets) == 0 {
-		return err
-	}
-	if d.server.Apply(ctx, a.bindings) != nil {
-		return err
-	}
-	a.targets, a.plan.Err = nil, err
-	return nil
-}
-
-// keepOld drops what a failed build has left behind.
-func (d *daemon) keepOld() {
-	keep := map[string]bool{}
-	if d.app != nil {
-		keep = d.app.pools
-	}
-	d.pools.retain(keep)
-	d.retainCaches()
-}
-
-// replace makes a the app in use, now that it is being served.
-func (d *daemon) replace(ctx context.Context, a *app) {
-	if d.stopApp != nil {
-		d.stopApp()
-		d.appWork.Wait()
-	}
-	d.app = a
-	d.examine(a)
-	d.caches.Store(&a.caches)
-	d.metrics.loop.Reset()
-	d.pools.retain(a.pools)
-	d.retainCaches()
-	appCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	d.stopApp = cancel
-	d.appWork.Go(func() { d.followLoops(appCtx, a) })
-	for _, h := range a.hosts {
-		if h.interval > 0 {
-			d.appWork.Go(func() { d.followHosts(appCtx, h) })
+// openRedirect never fails: without redirection the daemon serves by address.
+func (d *daemon) openRedirect(cfg source) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if names := d.opts.overruledFlags(cfg); len(names) > 0 {
+			d.log.Info("the Corefile's redirect directive overrules flags", "flags", names)
 		}
-	}
-	if a.search != nil {
-		d.appWork.Go(func() { d.followSearch(appCtx, a.search) })
-	}
-	if a.reload != nil {
-		d.appWork.Go(func() { d.followCorefile(appCtx, a) })
-	}
-	if wantsEndpoints(a) {
-		d.appWork.Go(func() { d.followEndpoints(appCtx) })
-	}
-}
-
-func (d *daemon) retainCaches() {
-	keep := make(map[string]bool)
-	if d.app != nil {
-		for _, c := range d.app.caches {
-			keep[c.id] = true
-		}
-	}
-	d.store.Retain(keep)
-}
-
-// stopServing ends the configuration in use, drained.
-func (d *daemon) stopServing(ctx context.Context) error {
-	d.mu.Lock()
-	if d.stopApp != nil {
-		d.stopApp()
-		d.appWork.Wait()
-	}
-	d.mu.Unlock()
-	drain, cancel := context.WithTimeout(ctx, drainTimeout)
-	defer cancel()
-	err := d.server.Shutdown(drain)
-	if errors.Is(err, context.DeadlineExceeded) {
-		// As designed: a client that does not read is not waited for longer.
-		d.log.Warn("look-ups were cut off", "error", err)
-		err = nil
-	}
-	requests, cancelRequests := context.WithTimeout(ctx, drainTimeout/8)
-	defer cancelRequests()
-	err = errors.Join(err, d.admin.close(requests))
-	d.pools.retain(nil)
-	return err
-}
-
-// becomeReady answers /ready, writes the PID file, and says on standard output
-// where we listen.
-func (d *daemon) becomeReady(ctx context.Context) error {
-	if err := d.pidfile.write(d.opts.PIDFile, d.vitals.pid); err != nil {
-		d.log.Error("go without a PID file", "error", err) // as CoreDNS does
-	}
-	d.state.ready.Store(true)
-	d.vitals.start(ctx, d.askAny)
-	var where []string
-	for _, a := range d.server.Addrs() {
-		where = append(where, a.String())
-	}
-	slices.Sort(where)
-	_, err := fmt.Fprintf(d.opts.Stdout, "nodens %s listens on %s (udp, tcp); try: %s\n", d.opts.Version, strings.Join(where, ", "), d.tryDig())
-	if err != nil { // a full disk is no reason not to serve
-		d.log.Warn("cannot say where we listen", "error", err)
-	}
-	return nil
-}
-
-func (d *daemon) endVitals(context.Context) error {
-	d.vitals.stop()
-	return nil
-}
-
-// becomeUnready tells the world that we are going.
-func (d *daemon) becomeUnready(context.Context) error {
-	d.state.stopping.Store(true)
-	return d.pidfile.remove()
-}
-
-// tryDig is a command that shows that it works.
-func (d *daemon) tryDig() string {
-	cmd := "dig"
-	addrs := slices.DeleteFunc(d.server.Addrs(), d.redirect.Plan().IsTarget)
-	slices.SortFunc(addrs, netip.AddrPort.Compare)
-	if len(addrs) > 0 {
-		a := addrs[0]
-		host := a.Addr()
-		if host.IsUnspecified() {
-			host = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-		}
-		cmd += " @" + host.String()
-		if a.Port() != 53 {
-			cmd += fmt.Sprintf(" -p %d", a.Port())
-		}
-	}
-	return cmd + " kubernetes.default.svc.cluster.local"
-}
-
-// lameduck goes on serving for as long as the health directive says.
-func (d *daemon) lameduck(context.Context) error {
-	if !d.state.ready.Load() || d.app.lameduck == 0 {
+		d.redirect.Open(ctx, d.opts.planRedirect(cfg))
 		return nil
 	}
-	d.log.Info("lameduck", "duration", d.app.lameduck)
-	<-time.After(d.app.lameduck)
+}
+
+func (d *daemon) closeRedirect(context.Context) error {
+	return errors.Join(d.redirect.Forget(), d.redirect.Close())
+}
+
+func (d *daemon) startRedirect(ctx context.Context) error {
+	d.redirect.Start(ctx)
 	return nil
 }
 
-// askOurselves proves that every address answers through the real socket. The
-// question is one that is answered without asking anybody.
-func (d *daemon) askOurselves(ctx context.Context) error {
+func (d *daemon) withdrawRedirect(context.Context) error { return d.redirect.Withdraw() }
+
+// checkAnswers sends to every address, through its socket, a query that needs no
+// upstream.
+func (d *daemon) checkAnswers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var errs []error
 	for _, a := range d.server.Addrs() {
 		if d.redirect.Plan().IsTarget(a) {
-			continue // starting to redirect asks these
+			continue // checked when redirection starts
 		}
 		if err := server.Ask(ctx, reachable(a)); err != nil {
 			errs = append(errs, fmt.Errorf("no answer on %v: %w", a, err))
@@ -362,8 +177,66 @@ func (d *daemon) askOurselves(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// reachable turns the wildcard, which takes both families, into an address
-// that can be asked on any host.
+// lameduck goes on serving for the time that the health directive sets.
+func (d *daemon) lameduck(context.Context) error {
+	if !d.probes.ready.Load() || d.active.app.lameduck == 0 {
+		return nil
+	}
+	d.log.Info("lameduck", "duration", d.active.app.lameduck)
+	<-time.After(d.active.app.lameduck)
+	return nil
+}
+
+func (d *daemon) dropPrivileges(context.Context) error {
+	if d.opts.KeepPrivileges {
+		return nil
+	}
+	return dropPrivileges(neededCapabilities(d.host.Host != nil, d.redirect.NeedsBPF()), d.log)
+}
+
+// becomeReady answers /ready, writes the PID file and prints the addresses that we
+// serve.
+func (d *daemon) becomeReady(ctx context.Context) error {
+	if err := d.pidfile.write(d.opts.PIDFile, d.opts.Supervisor.PID()); err != nil {
+		d.log.Error("running without a PID file", "error", err) // CoreDNS goes on, too
+	}
+	d.probes.ready.Store(true)
+	d.liveness.up(ctx)
+	var addrs []string
+	for _, a := range d.server.Addrs() {
+		addrs = append(addrs, a.String())
+	}
+	slices.Sort(addrs)
+	_, err := fmt.Fprintf(d.opts.Stdout, "nodens %s listens on %s (udp, tcp); try: %s\n", d.opts.Version, strings.Join(addrs, ", "), d.exampleQuery())
+	if err != nil { // for example a full disk: serve anyway
+		d.log.Warn("printing the addresses to standard output failed", "error", err)
+	}
+	return nil
+}
+
+// becomeUnready fails /ready and removes the PID file.
+func (d *daemon) becomeUnready(context.Context) error {
+	d.probes.stopping.Store(true)
+	return d.pidfile.remove()
+}
+
+// exampleQuery is a dig command that nodens answers.
+func (d *daemon) exampleQuery() string {
+	cmd := "dig"
+	addrs := slices.DeleteFunc(d.server.Addrs(), d.redirect.Plan().IsTarget)
+	slices.SortFunc(addrs, netip.AddrPort.Compare)
+	if len(addrs) > 0 {
+		a := reachable(addrs[0])
+		cmd += " @" + a.Addr().String()
+		if a.Port() != 53 {
+			cmd += fmt.Sprintf(" -p %d", a.Port())
+		}
+	}
+	return cmd + " kubernetes.default.svc.cluster.local"
+}
+
+// reachable returns a, or loopback if a is the wildcard, which accepts both
+// address families.
 func reachable(a netip.AddrPort) netip.AddrPort {
 	if a.Addr().IsUnspecified() {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), a.Port())

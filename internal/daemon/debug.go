@@ -4,13 +4,12 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
-	"runtime"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/server"
 )
 
-// pprofEndpoints are what the pprof directive offers.
+// pprofEndpoints are the endpoints of the pprof directive.
 func pprofEndpoints(addr string) []endpoint {
 	const root = "/debug/pprof/"
 	return []endpoint{
@@ -22,18 +21,12 @@ func pprofEndpoints(addr string) []endpoint {
 	}
 }
 
-// examine makes the process log and profile as much as a asks for.
-func (d *daemon) examine(a *app) {
-	d.level.Set(d.levelOf(a.debug))
-	runtime.SetBlockProfileRate(a.blockRate)
-}
-
-// levelOf is what the log holds at least.
-func (d *daemon) levelOf(debug bool) slog.Level {
+// logLevel returns the lowest level that is logged.
+func logLevel(quiet, debug bool) slog.Level {
 	switch {
 	case debug:
 		return slog.LevelDebug
-	case d.opts.Quiet:
+	case quiet:
 		return slog.LevelWarn
 	}
 	return slog.LevelInfo

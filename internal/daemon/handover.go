@@ -21,64 +21,64 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 )
 
-// handOver passes the cache on to the next process. In a surge upgrade that one
-// starts while we still serve: it asks us, over a socket beside the file. After
-// a restart in place there is nobody to ask: it reads the file that we left.
-// Either way it serves before it has read all of it.
+// handOver passes the cache on to the next process. In a surge upgrade, the next
+// process starts while this one serves, and reads from a socket next to the file.
+// After a restart in place, it reads the file that the old process left. In both
+// cases it serves before it has read everything.
 type handOver struct {
 	path  string // of the file
 	store *cache.Store
 	log   *slog.Logger
-	limit int64 // octets of a snapshot
+	limit int64 // bytes of a snapshot
 
-	reading sync.WaitGroup // what sets the rest
+	reading sync.WaitGroup // sets the fields below; down waits for it
 	ln      *net.UnixListener
 	socket  os.FileInfo // ours
 	serving sync.WaitGroup
 }
 
 const (
-	// warmAtOnce is how long the start waits for the snapshot to be read.
-	warmAtOnce = 50 * time.Millisecond
-	// handOverTime bounds one transfer.
-	handOverTime = 5 * time.Second
-	mostHandOver = 16 << 20 // octets; /run is memory
+	// snapshotWait is how long the start waits until the snapshot is read.
+	snapshotWait = 50 * time.Millisecond
+	// handOverTimeout limits one transfer.
+	handOverTimeout = 5 * time.Second
+	maxSnapshot     = 16 << 20 // bytes; /run is memory
 )
 
 func newHandOver(path string, store *cache.Store, log *slog.Logger) *handOver {
-	return &handOver{path: path, store: store, log: log, limit: min(mostHandOver, store.Stats().Budget/2)}
+	return &handOver{path: path, store: store, log: log, limit: min(maxSnapshot, store.Stats().Budget/2)}
 }
 
-// up reads what there is and offers the cache to the next process. A failure is
-// told and not the end: it costs misses, not answers.
+// up reads the old process's cache and then offers the cache to the next process.
+// It logs a failure and goes on: the cost is cache misses, not answers.
 func (h *handOver) up(context.Context) error {
 	if h.path == "" {
 		return nil
 	}
-	if err := ownDirectory(filepath.Dir(h.path)); err != nil {
+	if err := makeOwned(filepath.Dir(h.path)); err != nil {
 		h.log.Warn("the cache is not handed over", "error", err)
 		return nil
 	}
 	read := make(chan struct{})
 	h.reading.Go(func() {
-		tell := h.read()
+		logResult := h.read()
 		close(read)
-		if err := h.listen(); err != nil { // the socket was the old process's until now
+		if err := h.listen(); err != nil { // until now the socket belongs to the old process
 			h.log.Warn("the cache is not handed over", "error", err)
 		}
-		tell()
+		logResult()
 	})
 	select {
 	case <-read:
-	case <-time.After(warmAtOnce):
+	case <-time.After(snapshotWait):
 	}
 	return nil
 }
 
-// read fills the cache from the old process, or from the file that it left,
-// which is of no use to anybody after that. It returns what logs how that went.
-func (h *handOver) read() (tell func()) {
-	began := time.Now()
+// read fills the cache from the old process, or from the file that it left. It
+// removes the file. The returned function logs the result.
+func (h *handOver) read() (logResult func()) {
+	start := time.Now()
 	r, from, err := h.open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return func() {}
@@ -86,20 +86,21 @@ func (h *handOver) read() (tell func()) {
 	var n int
 	if err == nil {
 		n, err = h.take(r)
-		err = errors.Join(err, r.Close(), removeIfThere(h.path))
+		err = errors.Join(err, r.Close(), removeIfExists(h.path))
 	}
 	if err != nil {
 		return func() {
-			h.log.Warn("the old process's cache cannot be read whole", "from", from, "entries", n, "error", err)
+			h.log.Warn("reading the old process's cache failed", "from", from, "entries", n, "error", err)
 		}
 	}
-	took := time.Since(began)
+	took := time.Since(start)
 	return func() { h.log.Info("cache taken over", "from", from, "entries", n, "duration", took) }
 }
 
+// take returns the number of entries that it has read from r.
 func (h *handOver) take(r io.Reader) (int, error) {
-	b := bufio.NewReaderSize(io.LimitReader(r, 2*mostHandOver), 1<<16)
-	_, _ = b.Peek(1) // the present comes after the time at which it is written
+	b := bufio.NewReaderSize(io.LimitReader(r, 2*maxSnapshot), 1<<16)
+	_, _ = b.Peek(1) // take the time after the writer has: it must not be earlier
 	now, err := stamp()
 	if err != nil {
 		return 0, err
@@ -107,24 +108,26 @@ func (h *handOver) take(r io.Reader) (int, error) {
 	return h.store.ReadSnapshot(b, now)
 }
 
-func removeIfThere(path string) error {
+func removeIfExists(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
+// open connects to the old process or opens the file that it left. It also returns
+// the path.
 func (h *handOver) open() (io.ReadCloser, string, error) {
-	conn, err := net.DialTimeout("unix", h.socketPath(), handOverTime)
+	conn, err := net.DialTimeout("unix", h.socketPath(), handOverTimeout)
 	if err == nil {
-		err = errors.Join(samePerson(conn.(*net.UnixConn)), conn.SetDeadline(time.Now().Add(handOverTime)))
+		err = errors.Join(checkPeer(conn.(*net.UnixConn)), conn.SetDeadline(time.Now().Add(handOverTimeout)))
 		return conn, h.socketPath(), err
 	}
 	f, err := os.OpenFile(h.path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, h.path, err
 	}
-	if err := ownFile(f); err != nil {
+	if err := checkOwned(f); err != nil {
 		return nil, h.path, errors.Join(err, f.Close())
 	}
 	return f, h.path, nil
@@ -132,7 +135,7 @@ func (h *handOver) open() (io.ReadCloser, string, error) {
 
 func (h *handOver) socketPath() string { return h.path + ".sock" }
 
-// listen puts our socket in the place of the old process's.
+// listen replaces the old process's socket by ours.
 func (h *handOver) listen() error {
 	tmp := fmt.Sprintf("%s.%d", h.socketPath(), os.Getpid())
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
@@ -148,33 +151,34 @@ func (h *handOver) listen() error {
 		err = os.Rename(tmp, h.socketPath())
 	}
 	if err != nil {
-		return errors.Join(err, ln.Close(), removeIfThere(tmp))
+		return errors.Join(err, ln.Close(), removeIfExists(tmp))
 	}
 	h.ln = ln
 	h.serving.Go(h.serve)
 	return nil
 }
 
-// serve writes the cache to whoever asks, one after another.
+// serve writes the cache to each process that connects, one at a time.
 func (h *handOver) serve() {
 	for {
 		conn, err := h.ln.AcceptUnix()
 		if err != nil {
 			return // closed
 		}
-		err = samePerson(conn)
+		err = checkPeer(conn)
 		if err == nil {
-			err = errors.Join(conn.SetDeadline(time.Now().Add(handOverTime)), h.write(conn))
+			err = errors.Join(conn.SetDeadline(time.Now().Add(handOverTimeout)), h.write(conn))
 		}
 		if err = errors.Join(err, conn.Close()); err != nil {
-			h.log.Warn("hand over the cache", "error", err)
+			h.log.Warn("handing over the cache failed", "error", err)
 			continue
 		}
 		h.log.Info("cache handed over")
 	}
 }
 
-// write buffers, so that shards are not locked for as long as the reader takes.
+// write writes a snapshot. It buffers, so that a slow reader does not keep shards
+// locked.
 func (h *handOver) write(w io.Writer) error {
 	now, err := stamp()
 	if err != nil {
@@ -184,8 +188,8 @@ func (h *handOver) write(w io.Writer) error {
 	return errors.Join(h.store.WriteSnapshot(b, now, h.limit), b.Flush())
 }
 
-// down leaves the file and takes our socket away. Where the socket is another
-// process's by now, that one has what we have, and needs no file.
+// down removes our socket and writes the file. If the socket belongs to another
+// process by now, that process has read the cache and needs no file.
 func (h *handOver) down(context.Context) error {
 	h.reading.Wait()
 	if h.ln == nil {
@@ -197,7 +201,7 @@ func (h *handOver) down(context.Context) error {
 	if lerr == nil && !os.SameFile(now, h.socket) {
 		return err
 	}
-	err = errors.Join(err, removeIfThere(h.socketPath()))
+	err = errors.Join(err, removeIfExists(h.socketPath()))
 	if serr := h.save(); serr != nil {
 		h.log.Warn("the cache is not kept for the next process", "error", serr)
 	}
@@ -211,7 +215,7 @@ func ignoreNetClosed(err error) error {
 	return err
 }
 
-// save writes the file as a whole or not at all.
+// save writes the whole file or none.
 func (h *handOver) save() error {
 	f, err := os.CreateTemp(filepath.Dir(h.path), filepath.Base(h.path)+".*")
 	if err != nil {
@@ -222,14 +226,14 @@ func (h *handOver) save() error {
 		err = os.Rename(f.Name(), h.path)
 	}
 	if err != nil {
-		return errors.Join(err, removeIfThere(f.Name()))
+		return errors.Join(err, removeIfExists(f.Name()))
 	}
 	return nil
 }
 
-// ownDirectory makes dir if it is not there, and holds it to being ours: what
-// others could write would become answers.
-func ownDirectory(dir string) error {
+// makeOwned creates dir if it does not exist, and checks that only our user can
+// write to it: nodens would answer with what others write there.
+func makeOwned(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -238,10 +242,12 @@ func ownDirectory(dir string) error {
 		return err
 	}
 	defer d.Close()
-	return ownFile(d)
+	return checkOwned(d)
 }
 
-func ownFile(f *os.File) error {
+// checkOwned checks that f is a file or directory of our user that others cannot
+// write to.
+func checkOwned(f *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return fmt.Errorf("%s: %w", f.Name(), err)
@@ -253,8 +259,8 @@ func ownFile(f *os.File) error {
 	return nil
 }
 
-// samePerson holds the other end of conn to running as our user.
-func samePerson(conn *net.UnixConn) error {
+// checkPeer checks that the other end of conn runs as our user.
+func checkPeer(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
@@ -265,12 +271,12 @@ func samePerson(conn *net.UnixConn) error {
 		return err
 	}
 	if int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("the other end of the socket is user %d", cred.Uid)
+		return fmt.Errorf("the process at the other end of the socket runs as user %d", cred.Uid)
 	}
 	return nil
 }
 
-// stamp is now, as another process on this machine would read it.
+// stamp returns the current time on a clock that all processes of this boot share.
 func stamp() (cache.Stamp, error) {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -278,7 +284,7 @@ func stamp() (cache.Stamp, error) {
 	}
 	id, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
 	if err != nil || len(id) != 16 {
-		return cache.Stamp{}, fmt.Errorf("boot_id %q is no UUID", text)
+		return cache.Stamp{}, fmt.Errorf("boot_id %q is not a UUID", text)
 	}
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

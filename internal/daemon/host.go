@@ -13,30 +13,38 @@ import (
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
-// openHost prepares the set-up of the host, where the flags ask for any.
-// Loopback addresses need none, and the sample needs no netfilter rules.
-func (d *daemon) openHost(cfg source) error {
-	c := d.opts.HostConfig()
-	if len(c.Addrs) == 0 || !d.opts.SetupInterface && !d.opts.SetupRules {
-		return nil
+// hostSetup keeps the local addresses and the netfilter rules on the host.
+type hostSetup struct {
+	base
+	*netsetup.Host        // nil: nodens leaves the host alone
+	stopWatch      func() // nil: not watching
+}
+
+// newHostSetup prepares what the options ask for. Loopback addresses need no set-up,
+// and the sample needs no netfilter rules.
+func newHostSetup(b base, cfg source) (*hostSetup, error) {
+	s := &hostSetup{base: b}
+	c := b.opts.HostConfig()
+	if len(c.Addrs) == 0 || !b.opts.SetupInterface && !b.opts.SetupRules {
+		return s, nil
 	}
 	c.WildcardListeners = listensOnWildcard(cfg)
 	c.Generation = rand.Text()
-	c.Logger, c.Registerer = d.log, d.registry
-	c.OnError = func(object string, _ error) { d.metrics.setupErrors.WithLabelValues(setupErrorType(object)).Inc() }
-	h, err := netsetup.New(c)
-	d.host = h
-	return err
+	c.Logger, c.Registerer = b.log, b.registry
+	c.OnError = func(object string, _ error) { s.countError(setupErrorType(object)) }
+	var err error
+	s.Host, err = netsetup.New(c)
+	return s, err
 }
 
-// HostConfig is what the flags say of the host.
-func (f *Options) HostConfig() netsetup.Config {
+// HostConfig returns the host set-up that the options ask for.
+func (o *Options) HostConfig() netsetup.Config {
 	return netsetup.Config{
-		Interface:    f.InterfaceName,
-		Addrs:        slices.DeleteFunc(slices.Clone(f.LocalIPs), netip.Addr.IsLoopback),
-		DNSPort:      f.DNSPort,
-		HealthPort:   f.HealthPort,
-		SyncInterval: f.SyncInterval,
+		Interface:    o.InterfaceName,
+		Addrs:        slices.DeleteFunc(slices.Clone(o.LocalIPs), netip.Addr.IsLoopback),
+		DNSPort:      o.DNSPort,
+		HealthPort:   o.HealthPort,
+		SyncInterval: o.SyncInterval,
 	}
 }
 
@@ -54,7 +62,7 @@ func listensOnWildcard(cfg source) bool {
 	return false
 }
 
-// setupErrorType is node-cache's name for what went wrong.
+// setupErrorType returns node-cache's name for a failure to set up object.
 func setupErrorType(object string) string {
 	if object == "rules" || object == "accepts" {
 		return "iptables"
@@ -62,110 +70,107 @@ func setupErrorType(object string) string {
 	return "interface_check"
 }
 
-func (d *daemon) ensureAddresses(ctx context.Context) error {
-	if d.host == nil || !d.opts.SetupInterface {
+func (s *hostSetup) countError(errorType string) { s.setupErrors.WithLabelValues(errorType).Inc() }
+
+func (s *hostSetup) ensureAddresses(ctx context.Context) error {
+	if s.Host == nil || !s.opts.SetupInterface {
 		return nil
 	}
-	return d.host.EnsureAddresses(ctx)
+	return s.EnsureAddresses(ctx)
 }
 
-func (d *daemon) removeAddresses(ctx context.Context) error {
-	if d.host == nil {
+func (s *hostSetup) removeAddresses(ctx context.Context) error {
+	if s.Host == nil {
 		return nil
 	}
 	var err error
-	if d.opts.SetupInterface && !d.opts.SkipTeardown {
-		err = d.host.RemoveAddresses(ctx)
+	if s.opts.SetupInterface && !s.opts.SkipTeardown {
+		err = s.RemoveAddresses(ctx)
 	}
-	return errors.Join(err, d.host.Close())
+	return errors.Join(err, s.Close())
 }
 
-// followBinds tells the host set-up of sockets that a reload has opened.
-func (d *daemon) followBinds(cfg source) {
-	if d.host == nil {
+// setListeners adapts the rules to the addresses that a reload serves.
+func (s *hostSetup) setListeners(cfg source) {
+	if s.Host == nil {
 		return
 	}
-	if err := d.host.SetWildcardListeners(listensOnWildcard(cfg)); err != nil {
-		d.log.Error("netfilter rules do not follow the Corefile's binds", "error", err)
-		d.metrics.setupErrors.WithLabelValues("iptables").Inc()
+	if err := s.SetWildcardListeners(listensOnWildcard(cfg)); err != nil {
+		s.log.Error("adapting the netfilter rules to the Corefile's bind directives failed", "error", err)
+		s.countError("iptables")
 	}
 }
 
-// wantsRules says whether the host gets netfilter rules of ours.
-func (d *daemon) wantsRules() bool {
-	return d.host != nil && d.opts.SetupRules && !d.opts.Sample
+// wantsRules reports whether nodens installs netfilter rules.
+func (s *hostSetup) wantsRules() bool {
+	return s.Host != nil && s.opts.SetupRules && !s.opts.Sample
 }
 
-// ensureAccepts opens host firewalls that drop by default, our own query to
-// ourselves included. A failure is told and tried again by the watch: it matters
-// only where there is such a firewall.
-func (d *daemon) ensureAccepts(ctx context.Context) error {
-	if d.host != nil && !d.opts.SetupRules {
-		if err := d.host.RemoveOrphanedRules(ctx); err != nil {
-			d.log.Warn("rules that a crash has left stay", "error", err)
+// ensureAccepts lets our traffic pass host firewalls that drop by default, before the
+// daemon checks its answers. It logs a failure, and the watch tries again: it
+// matters only on hosts with such a firewall.
+func (s *hostSetup) ensureAccepts(ctx context.Context) error {
+	if s.Host != nil && !s.opts.SetupRules {
+		if err := s.RemoveOrphanedRules(ctx); err != nil {
+			s.log.Warn("removing the rules that a crash left behind failed", "error", err)
 		}
 	}
-	if !d.wantsRules() {
+	if !s.wantsRules() {
 		return nil
 	}
-	if err := d.host.EnsureAccepts(ctx); err != nil {
-		d.log.Error("accept rules in other nftables tables are missing", "error", err)
-		d.metrics.setupErrors.WithLabelValues("iptables").Inc()
+	if err := s.EnsureAccepts(ctx); err != nil {
+		s.log.Error("adding accept rules to other nftables tables failed", "error", err)
+		s.countError("iptables")
 	}
 	return nil
 }
 
-// removeAccepts comes after the drain: until then answers have to pass.
-func (d *daemon) removeAccepts(ctx context.Context) error {
-	if !d.wantsRules() || d.opts.SkipTeardown {
+// removeAccepts comes after the drain: until then, answers must pass.
+func (s *hostSetup) removeAccepts(ctx context.Context) error {
+	if !s.wantsRules() || s.opts.SkipTeardown {
 		return nil
 	}
-	return d.host.RemoveAccepts(ctx)
+	return s.RemoveAccepts(ctx)
 }
 
-// ensureRules installs the netfilter rules and begins to watch over the host.
-// Without rules DNS works, only tracked: so a failure is told and tried again
-// by the watch, and not the end.
-func (d *daemon) ensureRules(ctx context.Context) error {
-	if d.host == nil {
+// ensureRules installs the netfilter rules and starts to watch the host. It logs a
+// failure, and the watch tries again: without rules DNS works, but the kernel
+// tracks its connections.
+func (s *hostSetup) ensureRules(ctx context.Context) error {
+	if s.Host == nil {
 		return nil
 	}
-	if d.wantsRules() {
-		if err := d.host.EnsureRules(ctx); err != nil {
-			d.log.Error("netfilter rules are missing", "error", err)
-			d.metrics.setupErrors.WithLabelValues("iptables").Inc()
+	if s.wantsRules() {
+		if err := s.EnsureRules(ctx); err != nil {
+			s.log.Error("installing the netfilter rules failed", "error", err)
+			s.countError("iptables")
 		}
 	}
-	watch, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := d.host.Watch(watch); err != nil {
-			d.log.Error("changes of the host set-up are no longer repaired", "error", err)
+		if err := s.Watch(ctx); err != nil {
+			s.log.Error("changes of the host set-up are no longer repaired", "error", err)
 		}
 	})
-	d.stopHost = func() { cancel(); wg.Wait() }
+	s.stopWatch = func() { cancel(); wg.Wait() }
 	return nil
 }
 
-func (d *daemon) removeRules(ctx context.Context) error {
-	if d.host == nil {
+func (s *hostSetup) removeRules(ctx context.Context) error {
+	if s.Host == nil {
 		return nil
 	}
-	if d.stopHost != nil {
-		d.stopHost()
+	if s.stopWatch != nil {
+		s.stopWatch()
 	}
-	if !d.wantsRules() || d.opts.SkipTeardown {
+	if !s.wantsRules() || s.opts.SkipTeardown {
 		return nil
 	}
-	return d.host.RemoveRules(ctx)
+	return s.RemoveRules(ctx)
 }
 
-// explain adds to an error of serving DNS who is in the way.
-func (d *daemon) explain(err error) error {
-	return explainPort(err, d.opts.DNSPort, d.opts.LocalIPs...)
-}
-
-// explainPort adds to an error of listening who is in the way.
+// explainPort adds to an error of listening the process that holds the port.
 func explainPort(err error, port uint16, addrs ...netip.Addr) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return err
@@ -175,7 +180,7 @@ func explainPort(err error, port uint16, addrs ...netip.Addr) error {
 		return err
 	}
 	for _, h := range holders {
-		err = fmt.Errorf("%w; in the way: %v", err, h)
+		err = fmt.Errorf("%w; used by %v", err, h)
 	}
 	return err
 }

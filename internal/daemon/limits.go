@@ -6,12 +6,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/server"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
-// newServer makes a server that keeps to the limits. now reads a monotonic
-// clock.
+// newServer makes a server with these limits. now reads a monotonic clock.
 func (l *LimitOptions) newServer(c server.Config, now func() time.Time) (*server.Server, error) {
 	c.MaxMisses, c.MaxMissesPerClient = l.Misses, l.MissesPerClient
 	c.TCP.Connections, c.TCP.PerClient = l.TCP, l.TCPPerClient
@@ -25,9 +25,22 @@ func (l *LimitOptions) newServer(c server.Config, now func() time.Time) (*server
 	return server.New(c), nil
 }
 
-// guarded reports whether clients from outside are kept out of addr. They do
-// not come to the addresses of -localip, which nobody routes to us, nor to
-// loopback.
-func (d *daemon) guarded(addr netip.AddrPort) bool {
-	return !d.opts.Limits.Everybody && !addr.Addr().IsLoopback() && !slices.Contains(d.opts.LocalIPs, addr.Addr())
+// guarded reports whether addr answers only clients from inside, see -clients. Clients
+// from outside cannot reach loopback, nor the addresses of -localip, which no
+// network routes to the node.
+func (o *Options) guarded(addr netip.AddrPort) bool {
+	return !o.Limits.Everybody && !addr.Addr().IsLoopback() && !slices.Contains(o.LocalIPs, addr.Addr())
+}
+
+// isLocal reports whether addr is one of -localip with our port.
+func (o *Options) isLocal(addr netip.AddrPort) bool {
+	return addr.Port() == o.DNSPort && slices.Contains(o.LocalIPs, addr.Addr())
+}
+
+// portOf returns the port on which a zone is served.
+func (o *Options) portOf(z config.Zone) uint16 {
+	if z.Port == 0 {
+		return o.DNSPort
+	}
+	return z.Port
 }

@@ -8,9 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// lineWriter writes lines in the background, so that whoever logs a query
-// never waits for the reader of the log. What does not fit is dropped and
-// counted.
+// lineWriter writes lines in the background, so that logging a query never waits
+// for the reader of the log. It drops and counts lines if too many are pending.
 type lineWriter struct {
 	w       io.Writer
 	lines   chan []byte
@@ -18,19 +17,21 @@ type lineWriter struct {
 	dropped prometheus.Counter
 }
 
-// pendingLines is how many lines may wait to be written.
+// pendingLines is the maximum number of lines that wait to be written.
 const pendingLines = 8192
 
-func newLineWriter(w io.Writer) *lineWriter {
-	return &lineWriter{
+func newLineWriter(w io.Writer, reg prometheus.Registerer) *lineWriter {
+	l := &lineWriter{
 		w: w, lines: make(chan []byte, pendingLines),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "nodens_query_log_dropped_total", Help: "Lines of the query log that were dropped because nobody read them in time.",
+			Name: "nodens_query_log_dropped_total", Help: "Lines of the query log that were dropped because the reader was too slow.",
 		}),
 	}
+	reg.MustRegister(l.dropped)
+	return l
 }
 
-// Write takes one line. It never fails.
+// Write queues one line. It never fails.
 func (l *lineWriter) Write(line []byte) (int, error) {
 	select {
 	case l.lines <- bytes.Clone(line):
@@ -48,14 +49,14 @@ func (l *lineWriter) start(context.Context) error {
 			if line == nil {
 				return
 			}
-			_, _ = l.w.Write(line) // there is nowhere to tell it
+			_, _ = l.w.Write(line) // a failure cannot be logged: this is the log
 		}
 	}()
 	return nil
 }
 
-// stop writes what is pending. A reader that does not read is not waited for
-// longer than the drain may take.
+// stop writes the pending lines. It gives up after drainTimeout/8 if the reader of
+// the log does not read.
 func (l *lineWriter) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout/8)
 	defer cancel()

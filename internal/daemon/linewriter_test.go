@@ -6,12 +6,13 @@ import (
 	"io"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 func TestLineWriter(t *testing.T) {
 	var out bytes.Buffer
-	l := newLineWriter(&out)
+	l := newLineWriter(&out, prometheus.NewRegistry())
 	if err := l.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -29,10 +30,10 @@ func TestLineWriter(t *testing.T) {
 	}
 }
 
-// TestLineWriterNeverWaits writes to a pipe that nobody reads.
+// TestLineWriterNeverWaits writes to a pipe without a reader.
 func TestLineWriterNeverWaits(t *testing.T) {
 	r, w := io.Pipe()
-	l := newLineWriter(w)
+	l := newLineWriter(w, prometheus.NewRegistry())
 	if err := l.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func TestLineWriterNeverWaits(t *testing.T) {
 	if err := l.stop(t.Context()); err != nil {
 		t.Error(err)
 	}
-	r.Close() // the pending lines go nowhere now, at once
+	r.Close() // lets the pending writes fail at once
 	if err := l.stop(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// Cache budgets in octets, see cacheBudget.
+// Cache budgets in bytes, see cacheBudget.
 const (
 	minBudget     = 4 << 20
 	maxBudget     = 512 << 20
 	unknownBudget = 64 << 20
 )
 
-// cacheBudget is the default for -cache-size: half of the memory limit, so
-// that the other half is left for queries under way and the collector.
+// cacheBudget is the default for -cache-size: half of the memory limit. The rest
+// is for queries in flight and the garbage collector.
 func cacheBudget(limit int64, limited bool) int64 {
 	if !limited {
 		return unknownBudget
@@ -25,13 +25,13 @@ func cacheBudget(limit int64, limited bool) int64 {
 	return min(max(limit/2, minBudget), maxBudget)
 }
 
-// heapLimit is the limit of the collector (GOMEMLIMIT) under a memory limit: a
-// tenth less than what cached answers, which it does not know of, leave.
+// heapLimit is the garbage collector's limit (GOMEMLIMIT) under a memory limit: nine
+// tenths of what is left without the cached answers, which are not on the heap.
 func heapLimit(limit, budget int64) int64 {
 	return max((limit-budget)/10*9, minHeap)
 }
 
-// minHeap is what we run in without collecting all the time, in octets.
+// minHeap is a heap, in bytes, in which the collector does not run all the time.
 const minHeap = 16 << 20
 
 // memoryGroup is a cgroup with a memory limit, v2 or v1.
@@ -40,9 +40,9 @@ type memoryGroup struct {
 	dir string // without the leading slash
 }
 
-// memoryLimit returns the lowest memory limit in octets of the cgroups that
-// the process is in, v2 or v1, from /proc/self/cgroup and mountinfo, and which
-// of them has it. root is the root directory.
+// memoryLimit returns the lowest memory limit, in bytes, of the cgroups that
+// contain this process, v2 or v1, and the group that sets it. It reads
+// /proc/self/cgroup and mountinfo below root.
 func memoryLimit(root fs.FS) (lowest int64, group memoryGroup, limited bool) {
 	lowest = math.MaxInt64
 	groups, err := fs.ReadFile(root, "proc/self/cgroup")
@@ -63,15 +63,15 @@ func memoryLimit(root fs.FS) (lowest int64, group memoryGroup, limited bool) {
 	return lowest, group, lowest < math.MaxInt64
 }
 
-// limit is the group's own, if it has one.
+// limit returns the group's own limit in bytes, if it has one.
 func (g memoryGroup) limit(root fs.FS) (int64, bool) {
 	n, ok := g.read(root, "memory.max", "memory.limit_in_bytes")
-	// v1 has no word for "none" but a figure near the largest.
+	// v1 says "no limit" by a number near the largest.
 	return n, ok && n < math.MaxInt64>>1
 }
 
-// used is what the group's processes take and the kernel cannot have back by
-// dropping files that nobody reads.
+// used returns the bytes that the group uses, less the inactive file cache, which
+// the kernel can reclaim.
 func (g memoryGroup) used(root fs.FS) (int64, bool) {
 	n, ok := g.read(root, "memory.current", "memory.usage_in_bytes")
 	stat, err := fs.ReadFile(root, path.Join(g.dir, "memory.stat"))
@@ -91,7 +91,7 @@ func (g memoryGroup) used(root fs.FS) (int64, bool) {
 	return n, true
 }
 
-// read reads one of the group's figures, named so in v2 and v1.
+// read reads one of the group's numbers from the file v2 or v1.
 func (g memoryGroup) read(root fs.FS, v2, v1 string) (int64, bool) {
 	name := v1
 	if g.v2 {
@@ -109,10 +109,10 @@ func (g memoryGroup) read(root fs.FS, v2, v1 string) (int64, bool) {
 type cgroupMount struct {
 	v2   bool
 	root string // the cgroup that is mounted
-	dir  string // where, without the leading slash
+	dir  string // mount point, without the leading slash
 }
 
-// memoryMounts lists them from /proc/self/mountinfo, see proc_pid_mountinfo(5).
+// memoryMounts lists the mounts in /proc/self/mountinfo, see proc_pid_mountinfo(5).
 func memoryMounts(root fs.FS) []cgroupMount {
 	f, err := root.Open("proc/self/mountinfo")
 	if err != nil {
@@ -134,7 +134,7 @@ func memoryMounts(root fs.FS) []cgroupMount {
 	return mounts
 }
 
-// cgroupPath finds the process's group in the text of /proc/self/cgroup.
+// cgroupPath returns the process's group from the text of /proc/self/cgroup.
 func cgroupPath(groups string, v2 bool) (string, bool) {
 	for line := range strings.Lines(groups) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -152,7 +152,7 @@ func cgroupPath(groups string, v2 bool) (string, bool) {
 func (m cgroupMount) upwards(group string) []memoryGroup {
 	rel, inside := strings.CutPrefix(group, strings.TrimSuffix(m.root, "/"))
 	if !inside {
-		rel = "" // a cgroup namespace shows only what is mounted
+		rel = "" // in a cgroup namespace, paths are not those of the host
 	}
 	var groups []memoryGroup
 	for dir := path.Join(m.dir, rel); ; dir = path.Dir(dir) {

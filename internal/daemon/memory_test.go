@@ -14,17 +14,17 @@ func TestMemoryLimit(t *testing.T) {
 		want    int64
 		limited bool
 	}{
-		{"nothing to read", fstest.MapFS{}, 0, false},
+		{"no files", fstest.MapFS{}, 0, false},
 		{"v2, own limit", fstest.MapFS{
 			"proc/self/cgroup":                            file("0::/kubepods/pod1/c\n"),
 			"proc/self/mountinfo":                         file(v2mount),
 			"sys/fs/cgroup/kubepods/pod1/c/memory.max":    file("178257920\n"),
 			"sys/fs/cgroup/kubepods/pod1/memory.max":      file("max\n"),
 			"sys/fs/cgroup/kubepods/memory.max":           file("max\n"),
-			"sys/fs/cgroup/memory.limit_in_bytes":         file("1\n"), // no file of v2
+			"sys/fs/cgroup/memory.limit_in_bytes":         file("1\n"), // v1's file
 			"sys/fs/cgroup/kubepods/pod1/c/memory.events": file("low 0\n"),
 		}, 178257920, true},
-		{"v2, the pod's limit is lower", fstest.MapFS{
+		{"v2, lower limit of the pod", fstest.MapFS{
 			"proc/self/cgroup":                         file("0::/kubepods/pod1/c\n"),
 			"proc/self/mountinfo":                      file(v2mount),
 			"sys/fs/cgroup/kubepods/pod1/c/memory.max": file("200\n"),

@@ -11,7 +11,8 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 )
 
-// guarded is a memoryGuard over a full cache of 8 MiB.
+// guarded returns a memoryGuard with a full cache of 8 MiB, and a function that
+// sets what the cgroup reports.
 func guarded(t *testing.T, v2 bool) (*memoryGuard, func(used, idle, limit int64)) {
 	t.Helper()
 	const budget = 8 << 20
@@ -34,7 +35,7 @@ func guarded(t *testing.T, v2 bool) (*memoryGuard, func(used, idle, limit int64)
 		}
 	}
 	root := fstest.MapFS{}
-	g := &memoryGuard{root: root, group: memoryGroup{v2, "g"}, store: store, free: func() {}, log: slog.New(slog.DiscardHandler), most: budget, budget: budget}
+	g := &memoryGuard{root: root, group: memoryGroup{v2, "g"}, store: store, free: func() {}, log: slog.New(slog.DiscardHandler), max: budget, budget: budget}
 	return g, func(used, idle, limit int64) {
 		names := [4]string{"memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file", "inactive_file"}
 		if v2 {
@@ -50,42 +51,42 @@ func TestMemoryGuard(t *testing.T) {
 	for _, v2 := range []bool{true, false} {
 		g, set := guarded(t, v2)
 		full := g.store.Stats()
-		look := func(used, idle, limit int64) cache.Stats {
+		check := func(used, idle, limit int64) cache.Stats {
 			set(used, idle, limit)
-			g.look()
+			g.check()
 			return g.store.Stats()
 		}
-		if st := look(80, 0, 100); st != full {
-			t.Errorf("v2 %t, below nine tenths: %+v, was %+v", v2, st, full)
+		if st := check(80, 0, 100); st != full {
+			t.Errorf("v2 %t, below nine tenths of the limit: %+v, was %+v", v2, st, full)
 		}
-		if st := look(99, 10, 100); st != full {
-			t.Errorf("v2 %t, files that nobody reads count: %+v", v2, st)
+		if st := check(99, 10, 100); st != full {
+			t.Errorf("v2 %t, the inactive file cache counts: %+v", v2, st)
 		}
-		first := look(95, 1, 100)
+		first := check(95, 1, 100)
 		if first.Budget >= full.Budget*4/5 || first.Bytes > first.Budget {
 			t.Errorf("v2 %t, under pressure: %+v", v2, first)
 		}
-		second := look(95, 1, 100)
+		second := check(95, 1, 100)
 		if second.Budget >= first.Budget || second.Entries >= first.Entries {
 			t.Errorf("v2 %t, still under pressure: %+v after %+v", v2, second, first)
 		}
 		for range 100 {
-			look(1000, 0, 100)
+			check(1000, 0, 100)
 		}
-		if st := g.store.Stats(); st.Budget != leastCache || st.Entries == 0 {
-			t.Errorf("v2 %t, in the end: %+v", v2, st)
+		if st := g.store.Stats(); st.Budget != minCache || st.Entries == 0 {
+			t.Errorf("v2 %t, under pressure for long: %+v", v2, st)
 		}
-		for range calmLooks - 1 {
-			look(10, 0, 100)
+		for range calmChecks - 1 {
+			check(10, 0, 100)
 		}
-		if st := look(80, 0, 100); st.Budget != leastCache {
-			t.Errorf("v2 %t, relaxed too early: %+v", v2, st)
+		if st := check(80, 0, 100); st.Budget != minCache {
+			t.Errorf("v2 %t, the budget rises too early: %+v", v2, st)
 		}
-		for range 100 * calmLooks {
-			look(10, 0, 100)
+		for range 100 * calmChecks {
+			check(10, 0, 100)
 		}
 		if st := g.store.Stats(); st.Budget != full.Budget {
-			t.Errorf("v2 %t, relaxed: %+v", v2, st)
+			t.Errorf("v2 %t, the budget does not rise again: %+v", v2, st)
 		}
 	}
 }

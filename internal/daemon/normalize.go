@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"slices"
 	"time"
@@ -15,18 +16,18 @@ import (
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
-// HostResolvConf is the file that names the host's upstreams and search list.
+// HostResolvConf is the file with the host's nameservers and search list.
 const HostResolvConf = "/etc/resolv.conf"
 
-// searchList is the search list that normalize takes its suffixes from.
+// searchList is the search list from which normalize takes its suffixes.
 type searchList struct {
 	path    string
-	content content // from before it was read
+	content content // of the file, taken before it was read
 	domains []string
 }
 
-// readSearch reads the host's search list. A file without a nameserver may
-// still have one; a missing file has none.
+// readSearch reads the host's search list. A file without a nameserver may have one.
+// A missing file has an empty list.
 func readSearch(path string) (searchList, error) {
 	s := searchList{path: path, content: contentOf([]string{path})}
 	text, err := os.ReadFile(path)
@@ -43,11 +44,11 @@ func readSearch(path string) (searchList, error) {
 	return s, err
 }
 
-// normalise makes what the block's normalize directive asks for. In node-local
-// mode it is on for the root zone without being written.
-func (d *daemon) normalise(a *app, b *config.Block) (*server.Normalise, error) {
-	n := b.Normalize
-	if n == nil && d.normalisesByDefault(b) {
+// normalise makes the block's normalize directive. With -localip, the block of the
+// root zone has one by default.
+func (b *builder) normalise(a *app, block *config.Block) (*server.Normalise, error) {
+	n := block.Normalize
+	if n == nil && b.opts.normalisesByDefault(block) {
 		n = config.DefaultNormalize()
 	}
 	if n == nil || n.Mode == config.NormalizeOff {
@@ -55,29 +56,29 @@ func (d *daemon) normalise(a *app, b *config.Block) (*server.Normalise, error) {
 	}
 	suffixes := n.Suffixes
 	if len(suffixes) == 0 {
-		s, err := readSearch(d.resolvConf)
+		s, err := readSearch(b.resolvConf)
 		if err != nil {
-			// Nobody asked for it at this place: DNS goes on without.
-			d.log.Warn("normalize has no search list", "error", err)
+			// Not an error of the Corefile: serve without normalize.
+			b.log.Warn("normalize has no search list", "error", err)
 		}
-		a.search, suffixes = &s, d.usable(s)
+		a.search, suffixes = &s, s.usable(b.log)
 	}
 	return server.NewNormalise(server.NormaliseConfig{
-		Suffixes: suffixes, Except: append(slices.Clone(n.Except), d.otherZones(a.cfg, b)...),
+		Suffixes: suffixes, Except: append(slices.Clone(n.Except), b.opts.otherZones(a.cfg, block)...),
 		Observe: n.Mode == config.NormalizeObserve, Bare: n.Bare, Repair: n.Repair,
 		Timeout: n.Timeout, TTL: n.TTL,
 	})
 }
 
-func (d *daemon) normalisesByDefault(b *config.Block) bool {
+func (o *Options) normalisesByDefault(b *config.Block) bool {
 	isRoot := func(z config.Zone) bool { return z.Name == "." }
-	return len(d.opts.LocalIPs) > 0 && len(b.Forwards) > 0 && slices.ContainsFunc(b.Zones, isRoot)
+	return len(o.LocalIPs) > 0 && len(b.Forwards) > 0 && slices.ContainsFunc(b.Zones, isRoot)
 }
 
-// otherZones are the cluster domain and the zones that other blocks serve: the
-// stub domains among them. Names in these are never touched.
-func (d *daemon) otherZones(cfg source, b *config.Block) []string {
-	zones := []string{dns.Fqdn(d.opts.ClusterDomain)}
+// otherZones returns the cluster domain and the zones of other blocks, such as stub
+// domains. normalize leaves names in them alone.
+func (o *Options) otherZones(cfg source, b *config.Block) []string {
+	zones := []string{dns.Fqdn(o.ClusterDomain)}
 	for _, other := range cfg.Blocks {
 		if other == b {
 			continue
@@ -89,12 +90,12 @@ func (d *daemon) otherZones(cfg source, b *config.Block) []string {
 	return withoutRoot(zones)
 }
 
-// usable are the search domains that are domain names, without the root.
-func (d *daemon) usable(s searchList) []string {
+// usable returns the search domains that are domain names, without the root.
+func (s searchList) usable(log *slog.Logger) []string {
 	var domains []string
 	for _, domain := range withoutRoot(s.domains) {
 		if _, ok := dns.IsDomainName(domain); !ok {
-			d.log.Warn("search domain left out of normalize: it is no domain name", "file", s.path, "domain", domain)
+			log.Warn("normalize ignores a search domain: it is not a domain name", "file", s.path, "zone", domain)
 			continue
 		}
 		domains = append(domains, domain)
@@ -106,11 +107,12 @@ func withoutRoot(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(s string) bool { return s == "." })
 }
 
-// followSearch asks for a reload when the host's search list may have changed.
-func (d *daemon) followSearch(ctx context.Context, s *searchList) {
-	const look = time.Minute // for file systems that do not notify
-	err := watchFiles(ctx, []string{s.path}, s.content, look, func() { d.askReload(s.path + " changed") })
+// follow requests a reload when the search list may have changed, until ctx is
+// done.
+func (s *searchList) follow(ctx context.Context, reloads reloadRequests, log *slog.Logger) {
+	const interval = time.Minute // for file systems that do not notify
+	err := watchFiles(ctx, []string{s.path}, s.content, interval, func() { reloads.add(s.path + " changed") })
 	if err != nil && ctx.Err() == nil {
-		d.log.Error("the search list is no longer followed", "file", s.path, "error", err)
+		log.Error("changes of the search list are no longer seen", "file", s.path, "error", err)
 	}
 }

@@ -1,24 +1,23 @@
 package daemon
 
 import (
-	"log/slog"
+	"io"
 	"net/netip"
+	"os"
 	"reflect"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// optionsOf are the options of a directive, and what is built from its block.
+// optionsOf has options of a directive, and a function that builds from its block.
 type optionsOf struct {
 	directive string
 	build     func(b *config.Block) (any, error)
 	options   []string
 }
 
-// of builds from a block whose directive has the option, or none.
+// of builds from a block whose directive has option, or no option if it is empty.
 func (o optionsOf) of(t *testing.T, option string) any {
 	t.Helper()
 	text := ". {\n" + o.directive + "\n}\n"
@@ -36,10 +35,12 @@ func (o optionsOf) of(t *testing.T, option string) any {
 	return made
 }
 
-// TestOptionsReach holds each option of a directive to change what its part of
-// the daemon is made from: none is read and then forgotten.
+// TestOptionsReach checks that each option of a directive changes what the daemon
+// builds from it.
 func TestOptionsReach(t *testing.T) {
-	d := &daemon{opts: &Options{LocalIPs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}}, log: slog.New(slog.DiscardHandler), resolvConf: "/nonexistent"}
+	o := &Options{LocalIPs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}, Stderr: io.Discard}
+	builder := newBuilder(newBase(o), nil, nil, nil, nil, nil)
+	builder.resolvConf = "/nonexistent"
 	for _, tc := range []optionsOf{
 		{"forward . 192.0.2.1", func(b *config.Block) (any, error) { return poolConfig(b.Forwards[0]) }, []string{
 			"except a.example", "force_tcp", "prefer_udp", "policy sequential", "policy round_robin", "max_fails 7",
@@ -60,13 +61,15 @@ func TestOptionsReach(t *testing.T) {
 			"servfail 1s", "disable success", "disable denial", "disable success a.example", "keepttl",
 		}},
 		{"cache", func(b *config.Block) (any, error) { return cachePolicy(b.Cache), nil }, []string{"success 9984 60", "denial 9984 60"}},
-		{"errors", func(b *config.Block) (any, error) { return d.errorLog(b), nil }, []string{
+		{"errors", func(b *config.Block) (any, error) { return builder.errorLog(b), nil }, []string{
 			"consolidate 1s a", "consolidate 1s b", "consolidate 2s a", "consolidate 1s a warning", "consolidate 1s a show_first",
 		}},
-		{"log a.example", func(b *config.Block) (any, error) { return d.queryLog(b), nil }, []string{
+		{"log a.example", func(b *config.Block) (any, error) { return builder.queryLog(b), nil }, []string{
 			"class success", "class denial", "class error", "class denial error",
 		}},
-		{"normalize a.example", func(b *config.Block) (any, error) { return d.normalise(&app{cfg: source{Config: &config.Config{}}}, b) }, []string{
+		{"normalize a.example", func(b *config.Block) (any, error) {
+			return builder.normalise(&app{cfg: source{Config: &config.Config{}}}, b)
+		}, []string{
 			"mode off", "mode observe", "signature bare", "sibling_timeout 100ms", "ttl 1s", "except b.a.example", "repair off",
 		}},
 		{"dns64", func(b *config.Block) (any, error) { return buildActions(b) }, []string{
@@ -74,7 +77,7 @@ func TestOptionsReach(t *testing.T) {
 		}},
 		{"loadbalance", func(b *config.Block) (any, error) { return buildActions(b) }, []string{"prefer 10.0.0.0/8"}},
 		{"redirect on", func(b *config.Block) (any, error) {
-			return d.redirectSettings(source{Config: &config.Config{Blocks: []*config.Block{b}}}), nil
+			return o.RedirectSettings(&config.Config{Blocks: []*config.Block{b}}), nil
 		}, []string{
 			"target :20153", "service 10.96.0.10", "fallback 10.0.2.7", "opt_out a/b", "uplink eth0", "kubepods /sys/fs/cgroup/a", "heartbeat 300ms",
 		}},
@@ -83,16 +86,16 @@ func TestOptionsReach(t *testing.T) {
 		t.Run(tc.directive, func(t *testing.T) {
 			seen := map[string]any{"no option": tc.of(t, "")}
 			if again := tc.of(t, ""); !reflect.DeepEqual(seen["no option"], again) {
-				t.Fatalf("%+v is not equal to itself", again)
+				t.Fatalf("two builds of the same directive differ: %+v", again)
 			}
-			for _, o := range tc.options {
-				got := tc.of(t, o)
-				for other, it := range seen {
-					if reflect.DeepEqual(got, it) {
-						t.Errorf("%s makes what %s makes: %+v", o, other, got)
+			for _, option := range tc.options {
+				got := tc.of(t, option)
+				for other, made := range seen {
+					if reflect.DeepEqual(got, made) {
+						t.Errorf("%s has the same effect as %s: %+v", option, other, got)
 					}
 				}
-				seen[o] = got
+				seen[option] = got
 			}
 		})
 	}
@@ -101,10 +104,13 @@ func TestOptionsReach(t *testing.T) {
 // TestHedgeReaches: upstream pools wait for a late reply unless hedging is on.
 func TestHedgeReaches(t *testing.T) {
 	for _, hedge := range []bool{true, false} {
-		d := &daemon{opts: &Options{Hedge: hedge}, log: slog.New(slog.DiscardHandler), registry: prometheus.NewRegistry()}
-		d.openPools(t.Context())
-		if d.pools.patient == hedge {
-			t.Errorf("Hedge %t: pools are patient: %t", hedge, d.pools.patient)
+		o := &Options{Hedge: hedge, Limits: LimitOptions{Everybody: true}, Stdout: io.Discard, Stderr: io.Discard, Getenv: os.Getenv}
+		d, err := newDaemon(t.Context(), newBase(o), nil, source{Config: &config.Config{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.active.pools.Patient == hedge {
+			t.Errorf("Hedge %t: pools are patient: %t", hedge, d.active.pools.Patient)
 		}
 	}
 }

@@ -5,14 +5,14 @@ import (
 	"os"
 )
 
-// pidFile is the file of -pidfile, once it is written.
+// pidFile is the file of -pidfile. It is empty until it is written.
 type pidFile struct {
 	path string
 	file os.FileInfo
 }
 
-// write puts a new file with a process ID in the place of path; an empty path
-// asks for none.
+// write replaces the file at path by a new one that holds pid. It does nothing if
+// path is empty.
 func (p *pidFile) write(path string, pid int) error {
 	if path == "" {
 		return nil
@@ -32,8 +32,8 @@ func (p *pidFile) write(path string, pid int) error {
 	return nil
 }
 
-// remove removes the file unless it is gone, or a newer process has put its
-// own in its place, as in a surge upgrade.
+// remove removes the file unless it is gone or a newer process has replaced it, as
+// in a surge upgrade.
 func (p *pidFile) remove() error {
 	if p.path == "" {
 		return nil

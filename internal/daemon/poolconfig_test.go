@@ -27,8 +27,8 @@ func (l *countingListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// TestExpire: connections are kept for as long as expire says, with 0 not at
-// all, as in CoreDNS.
+// TestExpire: connections are kept for the time of expire. With 0 none is kept, as
+// in CoreDNS.
 func TestExpire(t *testing.T) {
 	for _, tt := range []struct {
 		expire time.Duration
@@ -45,7 +45,7 @@ func TestExpire(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// On a busy machine a reply may be late; that is no reason to connect again.
+		// A late reply on a busy machine must not cause another connection.
 		c.Patient, c.Timeout, c.AttemptTimeout = true, time.Minute, time.Minute
 		c.Endpoints = []upstream.Endpoint{{Addr: l.Addr().(*net.TCPAddr).AddrPort()}}
 		p, err := upstream.NewPool(c)
@@ -60,7 +60,7 @@ func TestExpire(t *testing.T) {
 		if n := l.accepted.Load(); n != tt.want {
 			t.Errorf("expire %v: %d connections for 3 queries, want %d", tt.expire, n, tt.want)
 		}
-		p.SetEndpoints(nil) // closes what is kept
+		p.SetEndpoints(nil) // closes idle connections
 		_ = s.Shutdown()
 		<-done
 	}

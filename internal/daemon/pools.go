@@ -18,25 +18,30 @@ import (
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
-// pools owns the upstreams in use, by what the Corefile says of them: a reload
-// that leaves a forward alone keeps its connections and its health.
-type pools struct {
-	ctx     context.Context
-	log     *slog.Logger
-	metrics *upstream.Metrics
-	patient bool // see upstream.PoolConfig
-	// own reports whether an address is one that we serve on ourselves.
-	own func(netip.AddrPort) bool
-	// changed is called after a resolv.conf or the API server has given other
-	// upstreams.
-	changed func()
-	learnt  atomic.Pointer[[]netip.AddrPort] // the cluster DNS's endpoints; nil or empty: none is known
+// poolsConfig is what all pools share.
+type poolsConfig struct {
+	Logger  *slog.Logger
+	Metrics *upstream.Metrics
+	Patient bool // see upstream.PoolConfig
+	// Own reports whether the daemon itself serves on an address.
+	Own func(netip.AddrPort) bool
+	// Changed is called after a resolv.conf or the API server has changed the
+	// upstreams of a pool.
+	Changed func()
+}
 
-	mu    sync.Mutex
+// pools owns the upstream pools in use, by the settings of their forward. A reload
+// that does not change a forward keeps its pool, with connections and health.
+type pools struct {
+	poolsConfig
+	ctx     context.Context                  // of all pools' goroutines
+	learned atomic.Pointer[[]netip.AddrPort] // the cluster DNS's endpoints; nil or empty: unknown
+
+	mu    sync.Mutex // guards byKey
 	byKey map[string]*runningPool
 }
 
-// runningPool is a Pool, the goroutines that keep it, and how to end them.
+// runningPool is a Pool and its goroutines.
 type runningPool struct {
 	*upstream.Pool
 	forward *config.Forward
@@ -44,8 +49,8 @@ type runningPool struct {
 	wg      sync.WaitGroup
 }
 
-func newPools(ctx context.Context, log *slog.Logger, m *upstream.Metrics) *pools {
-	return &pools{ctx: ctx, log: log, metrics: m, byKey: make(map[string]*runningPool)}
+func newPools(ctx context.Context, c poolsConfig) *pools {
+	return &pools{poolsConfig: c, ctx: ctx, byKey: make(map[string]*runningPool)}
 }
 
 // poolKey is equal for forwards that can share a pool. A renewed certificate
@@ -57,7 +62,7 @@ func poolKey(f *config.Forward) string {
 	return fmt.Sprintf("%s %x", f.Key(), contentOf([]string{f.TLS.Cert, f.TLS.Key, f.TLS.CA}))
 }
 
-// open returns the pool of key, made from f unless it runs already.
+// open returns the pool of key. It makes one from f if there is none.
 func (p *pools) open(key string, f *config.Forward) (*upstream.Pool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,7 +79,7 @@ func (p *pools) open(key string, f *config.Forward) (*upstream.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Endpoints, c.Logger, c.Metrics, c.Now, c.Patient = endpoints, p.log, p.metrics, time.Now, p.patient
+	c.Endpoints, c.Logger, c.Metrics, c.Now, c.Patient = endpoints, p.Logger, p.Metrics, time.Now, p.Patient
 	pool, err := upstream.NewPool(c)
 	if err != nil {
 		return nil, err
@@ -83,13 +88,13 @@ func (p *pools) open(key string, f *config.Forward) (*upstream.Pool, error) {
 	return pool, nil
 }
 
-// start runs the pool and, where its upstreams come from files, their watch.
+// start runs the pool and follows the files that its upstreams come from.
 func (p *pools) start(pool *upstream.Pool, f *config.Forward, files []string, read content) *runningPool {
 	ctx, cancel := context.WithCancel(p.ctx)
 	r := &runningPool{Pool: pool, forward: f, stop: cancel}
 	r.wg.Go(func() {
 		if err := pool.Run(ctx); err != nil && ctx.Err() == nil {
-			p.log.Error("upstream pool ended", "from", f.From, "error", err)
+			p.Logger.Error("the upstream pool has ended", "zone", f.From, "error", err)
 		}
 	})
 	if len(files) > 0 {
@@ -98,7 +103,7 @@ func (p *pools) start(pool *upstream.Pool, f *config.Forward, files []string, re
 	return r
 }
 
-// resolvConfs lists the files that f takes upstreams from.
+// resolvConfs lists the files that name upstreams of f.
 func resolvConfs(f *config.Forward) []string {
 	var files []string
 	for _, to := range f.To {
@@ -109,26 +114,25 @@ func resolvConfs(f *config.Forward) []string {
 	return files
 }
 
-// watch follows the resolv.conf files of f. One that cannot be used leaves the
-// upstreams as they are.
+// watch follows the resolv.conf files of f. A bad file does not change the upstreams.
 func (p *pools) watch(ctx context.Context, r *runningPool, f *config.Forward, files []string, read content) {
-	const look = time.Minute // for file systems that do not notify
-	err := watchFiles(ctx, files, read, look, func() {
+	const interval = time.Minute // for file systems that do not notify
+	err := watchFiles(ctx, files, read, interval, func() {
 		endpoints, err := p.endpoints(f)
 		if err != nil {
-			p.log.Error("keep the upstreams as they were", "error", err)
+			p.Logger.Error("the upstreams stay as they were: reading resolv.conf failed", "zone", f.From, "error", err)
 			return
 		}
 		r.SetEndpoints(endpoints)
-		p.log.Info("upstreams changed", "from", f.From, "files", files, "upstreams", len(endpoints))
-		p.changed()
+		p.Logger.Info("upstreams changed", "zone", f.From, "file", files, "upstreams", len(endpoints))
+		p.Changed()
 	})
 	if err != nil && ctx.Err() == nil {
-		p.log.Error("resolv.conf is no longer followed", "files", files, "error", err)
+		p.Logger.Error("changes of resolv.conf are no longer seen", "file", files, "error", err)
 	}
 }
 
-// retain ends the pools whose keys are not in keep.
+// retain ends the pools that are not in keep.
 func (p *pools) retain(keep map[string]bool) {
 	p.mu.Lock()
 	var gone []*runningPool
@@ -147,10 +151,11 @@ func (p *pools) retain(keep map[string]bool) {
 	}
 }
 
-// learn gives the pools that want them the endpoints of the cluster's DNS.
+// learn sets the endpoints of the cluster's DNS, which the pools of forwards with
+// kubernetes_endpoints use.
 func (p *pools) learn(endpoints []netip.AddrPort) error {
-	p.learnt.Store(&endpoints)
-	defer p.changed() // without the lock
+	p.learned.Store(&endpoints)
+	defer p.Changed() // without the lock
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
@@ -168,24 +173,25 @@ func (p *pools) learn(endpoints []netip.AddrPort) error {
 	return errors.Join(errs...)
 }
 
-// learntFor lists the endpoints that f is to ask, ourselves left out.
-func (p *pools) learntFor(f *config.Forward) []upstream.Endpoint {
-	all := p.learnt.Load()
+// learnedFor lists the endpoints of the cluster's DNS if f uses them, without our own
+// addresses.
+func (p *pools) learnedFor(f *config.Forward) []upstream.Endpoint {
+	all := p.learned.Load()
 	if !f.KubernetesEndpoints || all == nil {
 		return nil
 	}
 	var found []upstream.Endpoint
 	for _, addr := range *all {
-		if p.own == nil || !p.own(addr) {
+		if !p.Own(addr) {
 			found = append(found, upstream.Endpoint{Addr: addr})
 		}
 	}
 	return found
 }
 
-// endpoints lists the upstreams of f in order, reading the resolv.conf files.
+// endpoints lists the upstreams of f in order. It reads the resolv.conf files.
 func (p *pools) endpoints(f *config.Forward) ([]upstream.Endpoint, error) {
-	if found := p.learntFor(f); len(found) > 0 {
+	if found := p.learnedFor(f); len(found) > 0 {
 		return found, nil
 	}
 	var all []upstream.Endpoint
@@ -203,8 +209,8 @@ func (p *pools) endpoints(f *config.Forward) ([]upstream.Endpoint, error) {
 	return all, nil
 }
 
-// fromResolvConf reads the upstreams of one file, leaving out ourselves: the
-// host may well use the node cache for its own look-ups.
+// fromResolvConf reads the upstreams of one file. It ignores our own addresses: the
+// host may use the node cache for its own lookups.
 func (p *pools) fromResolvConf(path string) ([]upstream.Endpoint, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -217,8 +223,8 @@ func (p *pools) fromResolvConf(path string) ([]upstream.Endpoint, error) {
 	var found []upstream.Endpoint
 	for _, ns := range nameservers {
 		addr := netip.AddrPortFrom(ns, 53)
-		if p.own != nil && p.own(addr) {
-			p.log.Warn("nameserver left out: it is this very cache", "file", path, "nameserver", addr)
+		if p.Own(addr) {
+			p.Logger.Warn("nameserver ignored: it is this cache itself", "file", path, "upstream", addr)
 			continue
 		}
 		found = append(found, upstream.Endpoint{Addr: addr})
@@ -233,7 +239,7 @@ func poolConfig(f *config.Forward) (upstream.PoolConfig, error) {
 	c := upstream.PoolConfig{
 		From: f.From, Except: f.Except, ForceTCP: f.ForceTCP, PreferUDP: f.PreferUDP,
 		Policy: upstream.Policy(f.Policy), MaxFails: f.MaxFails, MaxConcurrent: f.MaxConcurrent,
-		Expire: max(f.Expire, 1), // 0 keeps no connection, and not the pool's default
+		Expire: max(f.Expire, 1), // 0 keeps no connection; the pool would use its default
 	}
 	c.HealthCheck.Interval = f.HealthCheck.Interval
 	c.HealthCheck.RecursionDesired = f.HealthCheck.RecursionDesired
@@ -263,16 +269,8 @@ func tlsConfig(f *config.Forward) (*tls.Config, error) {
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, errors.New("tls: " + f.TLS.CA + " holds no certificate")
+			return nil, errors.New("tls: " + f.TLS.CA + " contains no certificate")
 		}
 	}
 	return c, nil
-}
-
-func inlineHosts(entries []config.HostsEntry) []upstream.HostsEntry {
-	out := make([]upstream.HostsEntry, len(entries))
-	for i, e := range entries {
-		out[i] = upstream.HostsEntry(e)
-	}
-	return out
 }

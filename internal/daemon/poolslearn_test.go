@@ -13,7 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
-// namedServer answers every question with a TXT record that holds its name.
+// namedServer answers every query with a TXT record that holds its name.
 func namedServer(t *testing.T, name string) netip.AddrPort {
 	t.Helper()
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -31,14 +31,15 @@ func namedServer(t *testing.T, name string) netip.AddrPort {
 	return netip.MustParseAddrPort(c.LocalAddr().String())
 }
 
-// A forward with kubernetes_endpoints asks what was learnt, before and after it
-// was opened, and TO while nothing is known; others are left alone.
+// A forward with kubernetes_endpoints uses the endpoints learned before and after
+// its pool opened, and TO while none is known. Other forwards use TO only.
 func TestPoolsLearn(t *testing.T) {
 	to, first, second := namedServer(t, "to"), namedServer(t, "first"), namedServer(t, "second")
-	p := newPools(t.Context(), slog.New(slog.DiscardHandler), upstream.NewMetrics(prometheus.NewRegistry()))
-	p.own = func(a netip.AddrPort) bool { return a.Port() == 1 }
 	changes := 0
-	p.changed = func() { changes++ }
+	p := newPools(t.Context(), poolsConfig{
+		Logger: slog.New(slog.DiscardHandler), Metrics: upstream.NewMetrics(prometheus.NewRegistry()),
+		Own: func(a netip.AddrPort) bool { return a.Port() == 1 }, Changed: func() { changes++ },
+	})
 	t.Cleanup(func() { p.retain(nil) })
 	open := func(key string, wants bool) *upstream.Pool {
 		t.Helper()
@@ -63,7 +64,7 @@ func TestPoolsLearn(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := r.Answer[0].(*dns.TXT).Txt[0]; got != want {
-			t.Errorf("%q answers, want %q", got, want)
+			t.Errorf("%q answered, want %q", got, want)
 		}
 	}
 	other, early := open("other", false), open("early", true)
@@ -82,6 +83,6 @@ func TestPoolsLearn(t *testing.T) {
 	wantFrom(late, "to")
 	wantFrom(other, "to")
 	if changes != 4 {
-		t.Errorf("%d changes told, want 4", changes)
+		t.Errorf("%d changes reported, want 4", changes)
 	}
 }

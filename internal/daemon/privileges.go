@@ -1,9 +1,9 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -38,13 +38,13 @@ func capability(bits ...int) (c capabilities) {
 	return c
 }
 
-// needed is what serving takes from now on: ports below 1024, which a reload
-// may open; the host's addresses and rules, to repair and remove them; and, if
-// redirection is asked for, its programs, and the pods' namespaces, which it
-// looks into and whose sockets it resets.
-func needed(host, redirection bool) capabilities {
+// neededCapabilities returns what a daemon needs after its start. It may open ports
+// below 1024 at a reload. With hostSetup it repairs and removes addresses and
+// rules. With redirection it manages BPF programs, enters the network namespaces
+// of pods and resets their sockets.
+func neededCapabilities(hostSetup, redirection bool) capabilities {
 	c := capability(unix.CAP_NET_BIND_SERVICE)
-	if host {
+	if hostSetup {
 		c |= capability(unix.CAP_NET_ADMIN)
 	}
 	if redirection {
@@ -54,29 +54,26 @@ func needed(host, redirection bool) capabilities {
 	return c
 }
 
-// dropPrivileges gives up, for good, what is not needed.
-func (d *daemon) dropPrivileges(context.Context) error {
-	if d.opts.KeepPrivileges {
-		return nil
-	}
-	kept, err := confine(needed(d.host != nil, d.redirect.NeedsBPF()))
+// dropPrivileges gives up, for good, all capabilities but needed.
+func dropPrivileges(needed capabilities, log *slog.Logger) error {
+	kept, err := confine(needed)
 	if errors.Is(err, errCgo) {
-		d.log.Warn("privileges are kept", "error", err)
+		log.Warn("privileges are kept", "error", err)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%w; -keep-privileges goes without", err)
+		return fmt.Errorf("%w; set -keep-privileges to start without this", err)
 	}
-	d.log.Info("privileges dropped", "left", kept)
+	log.Info("privileges dropped", "left", kept)
 	return nil
 }
 
-// errCgo means that this is no release build: Go changes the credentials of all
-// threads only in programs without C.
+// errCgo: Go can change the credentials of all threads only in programs without C.
+// A release build is one.
 var errCgo = errors.New("the binary was built with cgo")
 
-// confine leaves all threads of the process no capability but those of keep
-// that it has, and no way to gain any. It returns what is left.
+// confine drops the capabilities that are not in keep from all threads of the
+// process, and the ways to gain any. It returns those that are left.
 func confine(keep capabilities) (capabilities, error) {
 	have, err := permitted()
 	if err != nil {
@@ -100,7 +97,7 @@ func confine(keep capabilities) (capabilities, error) {
 	return left, err
 }
 
-// permitted is what the process may make effective.
+// permitted returns the capabilities that the process may make effective.
 func permitted() (capabilities, error) {
 	hdr := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -110,7 +107,7 @@ func permitted() (capabilities, error) {
 	return capabilities(data[0].Permitted) | capabilities(data[1].Permitted)<<32, nil
 }
 
-// allThreads makes a system call that concerns one thread on each.
+// allThreads makes a system call, which affects only its own thread, on all threads.
 func allThreads(what string, trap, a1, a2 uintptr) error {
 	_, _, errno := syscall.AllThreadsSyscall6(trap, a1, a2, 0, 0, 0, 0)
 	switch errno {

@@ -6,11 +6,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// redirectSettings is what one configuration asks of redirection. The Corefile
-// wins over the flags, setting by setting: it can be changed at any time, and by
-// who looks after DNS.
-func (d *daemon) redirectSettings(cfg source) config.Redirect {
-	s := d.opts.Redirect.Redirect
+// RedirectSettings returns the settings of redirection. For each setting, the
+// Corefile takes precedence over the flags.
+func (o *Options) RedirectSettings(cfg *config.Config) config.Redirect {
+	s := o.Redirect.Redirect
 	if s.Mode == "" {
 		s.Mode = config.RedirectOff
 	}
@@ -40,9 +39,9 @@ func either[T any](first, second []T) []T {
 	return second
 }
 
-// overruledFlags are the flags that the Corefile's redirect directive overrules.
-func (d *daemon) overruledFlags(cfg source) []string {
-	c, f := cfg.Redirect(), d.opts.Redirect.Redirect
+// overruledFlags lists the flags whose value the redirect directive replaces.
+func (o *Options) overruledFlags(cfg source) []string {
+	c, f := cfg.Redirect(), o.Redirect.Redirect
 	if c == nil {
 		return nil
 	}

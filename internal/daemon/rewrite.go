@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"strings"
-
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/server"
 )
@@ -49,11 +47,11 @@ func rewriteEDNS0(e *config.RewriteEDNS0) server.RewriteEDNS0 {
 	return w
 }
 
-// buildTemplates adds to key what tells these templates from others.
-func buildTemplates(b *config.Block, key *strings.Builder) (*server.Templates, error) {
+// buildTemplates also returns a key that is equal for equal templates.
+func buildTemplates(b *config.Block) (t *server.Templates, key string, err error) {
 	var list []server.TemplateConfig
 	for _, t := range b.Templates {
-		key.WriteString(t.Key() + "\n")
+		key += t.Key() + "\n"
 		c := server.TemplateConfig{
 			Zones: zonesOr(t.Zones, b), Class: t.Class, Type: t.Type, Patterns: t.Match, Rcode: t.Rcode,
 			Answer: t.Answer, Authority: t.Authority, Additional: t.Additional, Fallthrough: t.Fallthrough,
@@ -63,5 +61,6 @@ func buildTemplates(b *config.Block, key *strings.Builder) (*server.Templates, e
 		}
 		list = append(list, c)
 	}
-	return server.NewTemplates(list)
+	t, err = server.NewTemplates(list)
+	return t, key, err
 }

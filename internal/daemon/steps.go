@@ -6,31 +6,30 @@ import (
 	"fmt"
 )
 
-// step is one thing that is done at the start and undone at the end. Either
-// function may be nil.
+// step is done at the start and undone at the stop. Either function may be nil.
 type step struct {
 	name string
 	up   func(context.Context) error
 	down func(context.Context) error
 }
 
-// climb takes the steps in order. If one fails, it and those before it are
-// undone, in reverse, and the errors of both are returned: down has to cope
-// with an up that failed half-way.
-func climb(ctx context.Context, steps []step) error {
+// start takes the steps in order. If one fails, start undoes it and those before it
+// in reverse and returns all errors. So down has to work after up has failed
+// half-way.
+func start(ctx context.Context, steps []step) error {
 	for i, s := range steps {
 		if s.up == nil {
 			continue
 		}
 		if err := s.up(ctx); err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", s.name, err), descend(context.WithoutCancel(ctx), steps[:i+1]))
+			return errors.Join(fmt.Errorf("%s: %w", s.name, err), stop(context.WithoutCancel(ctx), steps[:i+1]))
 		}
 	}
 	return nil
 }
 
-// descend undoes the steps in reverse, all of them whatever fails.
-func descend(ctx context.Context, steps []step) error {
+// stop undoes all steps in reverse, even if some fail.
+func stop(ctx context.Context, steps []step) error {
 	var errs []error
 	for i := len(steps) - 1; i >= 0; i-- {
 		if steps[i].down == nil {

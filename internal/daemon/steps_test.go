@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-func TestClimbUndoesInReverse(t *testing.T) {
+func TestStartUndoesInReverse(t *testing.T) {
 	var log []string
 	note := func(s string, err error) func(context.Context) error {
 		return func(context.Context) error { log = append(log, s); return err }
 	}
 	bad, worse := errors.New("bad"), errors.New("worse")
-	err := climb(t.Context(), []step{
+	err := start(t.Context(), []step{
 		{"one", note("+1", nil), note("-1", worse)},
 		{"two", note("+2", nil), nil},
 		{"three", nil, note("-3", nil)},

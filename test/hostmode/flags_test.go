@@ -362,7 +362,7 @@ func TestFlagPIDFile(t *testing.T) {
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
 		d := n.start(t, local("-pidfile", "/proc/node-cache.pid")...)
 		n.answers(t, localAddr, outside, outsideDNS)
-		d.Err.WaitFor(t, 0, `msg="go without a PID file" error="write PID file: `)
+		d.Err.WaitFor(t, 0, `msg="running without a PID file" error="write PID file: `)
 	})
 	t.Run("left by a crash", func(t *testing.T) {
 		t.Parallel()

@@ -1,0 +1,145 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/server"
+	"github.com/nodens-dns/nodens/internal/supervise"
+)
+
+// livenessInterval is the time between two probes while no redirection is in force.
+// The supervisor waits for several of them before it takes the daemon for hung.
+const livenessInterval = 500 * time.Millisecond
+
+// liveness reports to the supervisor that the daemon answers. Its methods are safe
+// for concurrent use.
+type liveness struct {
+	send  func(supervise.Report) error // nil: there is no supervisor
+	probe func(context.Context) error  // nil: the daemon answers
+	log   *slog.Logger
+
+	mu         sync.Mutex // guards what follows
+	running    bool       // between up and down
+	report     supervise.Report
+	redirected bool // a redirection is in force: only its answers count
+	stop       func()
+}
+
+func newLiveness(b *supervise.Beats, probe func(context.Context) error, log *slog.Logger) *liveness {
+	l := &liveness{probe: probe, log: log, stop: func() {}}
+	if b != nil {
+		l.send = b.Beat
+	}
+	return l
+}
+
+// answered reports that the target of a redirection has just answered. Until
+// withdrawn is called, the supervisor hears of answers of targets only.
+func (l *liveness) answered(r supervise.Report) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.report, l.redirected = r, true
+	l.sendLocked()
+}
+
+// withdrawn says that no new client is redirected to us. Earlier ones may still
+// wait for an answer.
+func (l *liveness) withdrawn() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.report.Silence, l.redirected = 0, false
+}
+
+// sendLocked needs mu.
+func (l *liveness) sendLocked() {
+	if !l.running {
+		return
+	}
+	if err := l.send(l.report); err != nil {
+		l.log.Error("reporting to the supervisor failed", "error", err)
+	}
+}
+
+// up begins to report.
+func (l *liveness) up(ctx context.Context) {
+	if l.send == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running = true
+	l.sendLocked()
+	l.stop = func() { cancel(); wg.Wait() }
+	wg.Go(func() { l.run(ctx) })
+}
+
+// run probes while no redirection is in force, until ctx is done.
+func (l *liveness) run(ctx context.Context) {
+	tick := time.NewTicker(livenessInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if l.isRedirected() || l.probe(ctx) != nil {
+			continue
+		}
+		l.mu.Lock()
+		l.sendLocked()
+		l.mu.Unlock()
+	}
+}
+
+func (l *liveness) isRedirected() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.redirected
+}
+
+// down ends the reports, before the sockets close that answer.
+func (l *liveness) down(context.Context) error {
+	l.mu.Lock()
+	stop := l.stop
+	l.running = false
+	l.mu.Unlock()
+	stop() // without mu, which run takes
+	return nil
+}
+
+// probeAny sends a query to our addresses until one answers. The start has checked
+// all of them; if the host takes one away later, the daemon is not hung.
+func probeAny(s *server.Server) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var err error
+		for _, a := range s.Addrs() {
+			one, cancel := context.WithTimeout(ctx, livenessInterval/2)
+			err = server.Ask(one, reachable(a))
+			cancel()
+			if err == nil {
+				return nil
+			}
+		}
+		return err
+	}
+}
+
+// untilOrphaned returns ctx, which also ends when the supervisor has ended.
+func untilOrphaned(ctx context.Context, b *supervise.Beats, log *slog.Logger) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-b.Orphaned():
+			log.Error("the supervisor has ended: stopping")
+			cancel()
+		}
+	}()
+	return ctx, cancel
+}
