@@ -1,5 +1,5 @@
 # make run    build nodens and try it, with nothing else needed
-# make test   everything that CI checks before the longer suites
+# make test   all checks and tests, except the long suites of .ci/run
 GO ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 FUZZCOUNT ?= 60000x
@@ -15,7 +15,7 @@ help: ## list the targets
 build: ## build bin/nodens, a static binary
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/nodens ./cmd/nodens
 
-run: build ## run nodens with its embedded sample; Ctrl-C ends it
+run: build ## run nodens with its embedded sample; Ctrl-C stops it
 	./bin/nodens
 
 test: deps lint unit lab fuzz ## all checks and tests
@@ -23,55 +23,56 @@ test: deps lint unit lab fuzz ## all checks and tests
 deps: ## install the Debian packages that the tests use (as root)
 	./test/deps.sh
 
-lint: tidy-check generate-check ## gofmt, vet, staticcheck, generated code
+lint: tidy-check generate-check ## gofmt, vet, staticcheck, generated code, commit subject
 	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "gofmt: $$out"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) tool staticcheck ./...
+	@git log -1 --format=%s 2>/dev/null | awk '!/^(Merge|Revert) / && length > 72 { print "commit subject has more than 72 characters: " $$0; exit 1 }'
 
 tidy-check: ## go.mod and go.sum are tidy
 	$(GO) mod tidy -diff
 
-generate: ## compile the BPF programs again (clang-14, llvm-14); the result is committed
+generate: ## compile the BPF programs (clang-14, llvm-14); commit the result
 	$(GO) generate ./bpf
 
-generate-check: ## what is committed is what the BPF sources give
+generate-check: ## the committed BPF objects match their sources
 	GO=$(GO) ./bpf/check.sh
 
-unit: ## unit tests, with the race detector
+unit: ## unit tests with the race detector
 	$(GO) test -race $$($(GO) list ./... | grep -v /test)
 
-lab: ## real clients and servers in network namespaces
+lab: ## test with real clients and servers in network namespaces
 	$(GO) test -race -count=1 -timeout 10m ./test/...
 
 fuzz: ## run every fuzz target for FUZZCOUNT inputs
 	GO=$(GO) ./test/fuzz.sh $(FUZZCOUNT)
 
-vuln: ## known vulnerabilities in what the code calls (needs vuln.go.dev, or VULN_DB)
+vuln: ## check for known vulnerabilities in code that is called (needs vuln.go.dev, or VULN_DB)
 	GO=$(GO) ./test/vuln.sh
 
-vm: ## the daemon, netsetup and bpf on Debian's 6.1 kernel, in an emulated machine (as root)
+vm: ## test the daemon, netsetup and bpf on Debian's 6.1 kernel in an emulated machine (as root)
 	GO=$(GO) ./test/vm/run.sh
 
-kill: ## kill, stop and replace the daemon under load, ten times each, and print how long look-ups took (as root)
+kill: ## kill, stop and replace the daemon under load, ten times each, and print the lookup times (as root)
 	$(GO) test -count=1 -timeout 20m ./test/kill -v -rounds 10
 
-bench: ## nodens, CoreDNS, unbound, dnsmasq and an echo side by side, in one run
+bench: ## compare nodens with CoreDNS, unbound, dnsmasq and an echo, in one run
 	$(GO) run ./test/bench
 
-bench-check: ## the same, and fail below the goals
+bench-check: ## run bench and fail below the goals
 	$(GO) run ./test/bench -check
 
-bench-readme: ## the same, and put its summary into README.md
+bench-readme: ## run bench and write its summary to README.md
 	$(GO) run ./test/bench -readme README.md
 
-bench-calls: ## what redirection costs a connect and a sendmsg, in ns (as root)
+bench-calls: ## measure the cost of redirection per connect and sendmsg, in ns (as root)
 	$(GO) test ./bpf -run '^$$' -bench '^Benchmark(SystemCall|Program)$$' -benchtime 0.2s
 
-path: ## the functions and files that one cache hit and one miss run through
+path: ## print the functions and files that one cache hit and one miss run through
 	$(GO) build -cover -covermode=atomic -coverpkg=./... -o bin/path ./test/path
 	@./bin/path
 
-image: ## build the image IMAGE with buildah, for ARCHS, such as "amd64 arm64"
+image: ## build the image IMAGE with buildah for ARCHS, such as "amd64 arm64"
 	GO=$(GO) ./deploy/image.sh $(IMAGE) $(VERSION) $(ARCHS)
 
 manifest: ## render deploy/nodens.yaml from the chart
@@ -80,10 +81,10 @@ manifest: ## render deploy/nodens.yaml from the chart
 metrics: ## write docs/metrics.md from the code (as root)
 	cd test/deploy && $(GO) test -count=1 -run '^TestMetricsReference$$' . -update
 
-# Without cgo, as Helm is built: what both need is compiled once.
+# Without cgo, like Helm, so that packages that both use are compiled once.
 deploy: export CGO_ENABLED = 0
-deploy: deps ## check chart, examples, manifest, image, alerts and dashboard (as root)
+deploy: deps ## test chart, examples, manifest, image, alerts and dashboard (as root)
 	cd test/deploy && $(GO) mod tidy -diff && $(GO) vet ./... && $(GO) test -count=1 -timeout 15m .
 
-clean: ## remove what was built
+clean: ## remove build results
 	rm -rf bin
