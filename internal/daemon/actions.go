@@ -5,6 +5,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/server"
+	"github.com/nodens-dns/nodens/internal/server/action"
 )
 
 // buildActions makes the actions of a block on queries and replies; nil if there
@@ -15,10 +16,10 @@ func buildActions(b *config.Block) (*server.Actions, error) {
 		a.MaxUDP = uint16(b.BufSize.Size)
 	}
 	if d := b.DNS64; d != nil {
-		a.DNS64 = &server.DNS64{Prefix: d.Prefix, TranslateAll: d.TranslateAll, AllowIPv4: d.AllowIPv4}
+		a.DNS64 = &action.DNS64{Prefix: d.Prefix, TranslateAll: d.TranslateAll, AllowIPv4: d.AllowIPv4}
 	}
 	if b.LoadBalance != nil {
-		a.LoadBalance = &server.LoadBalance{Prefer: b.LoadBalance.Prefer}
+		a.LoadBalance = &action.LoadBalance{Prefer: b.LoadBalance.Prefer}
 	}
 	if len(b.Rewrites) > 0 {
 		a.Rewrite = buildRewrite(b.Rewrites)
@@ -47,23 +48,23 @@ func nsid(n *config.NSID) string {
 	return "localhost"
 }
 
-func buildACL(b *config.Block) (*server.ACL, error) {
+func buildACL(b *config.Block) (*action.ACL, error) {
 	if len(b.ACL) == 0 {
 		return nil, nil
 	}
-	verdicts := map[config.ACLAction]server.ACLVerdict{
-		config.ACLAllow: server.ACLAllow, config.ACLBlock: server.ACLBlock,
-		config.ACLFilter: server.ACLFilter, config.ACLDrop: server.ACLDrop,
+	verdicts := map[config.ACLAction]action.ACLVerdict{
+		config.ACLAllow: action.ACLAllow, config.ACLBlock: action.ACLBlock,
+		config.ACLFilter: action.ACLFilter, config.ACLDrop: action.ACLDrop,
 	}
-	var rules []server.ACLRule
+	var rules []action.ACLRule
 	for _, a := range b.ACL {
-		r := server.ACLRule{Zones: zonesOr(a.Zones, b)}
+		r := action.ACLRule{Zones: zonesOr(a.Zones, b)}
 		for _, p := range a.Policies {
-			r.Policies = append(r.Policies, server.ACLPolicy{Verdict: verdicts[p.Action], Types: p.Types, Nets: p.Nets})
+			r.Policies = append(r.Policies, action.ACLPolicy{Verdict: verdicts[p.Action], Types: p.Types, Nets: p.Nets})
 		}
 		rules = append(rules, r)
 	}
-	return server.NewACL(rules)
+	return action.NewACL(rules)
 }
 
 // zonesOr returns the zones of a directive, or those of its block if it names none.

@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/internal/server"
+	"github.com/nodens-dns/nodens/internal/server/action"
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
@@ -150,7 +151,7 @@ func (b *builder) sources(a *app, block *config.Block, where func(int, string, e
 		if err != nil {
 			return nil, "", where(block.Templates[0].Line, "template", err)
 		}
-		add("template", t)
+		sources = append(sources, server.NamedSource{Name: "template", Client: t})
 		key += k
 	}
 	if block.Hosts != nil {
@@ -182,7 +183,7 @@ func (b *builder) sources(a *app, block *config.Block, where func(int, string, e
 		key += k + "\n"
 	}
 	if block.Whoami {
-		add("whoami", server.Whoami{})
+		sources = append(sources, server.NamedSource{Name: "whoami", Client: action.Whoami{}})
 	}
 	return sources, key, nil
 }

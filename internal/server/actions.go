@@ -1,38 +1,70 @@
 package server
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
+	"strings"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/server/action"
+	"github.com/nodens-dns/nodens/internal/server/dnsname"
 )
 
-// Actions are what a zone does with queries and replies beyond looking them up.
-// A nil pointer or zero value is an action that the zone does not have. A query
-// that one of them takes leaves the hit path.
+// Actions are what a zone does with queries and replies besides lookups. A nil
+// pointer or zero value is an action that the zone does not have. A query that
+// an action takes leaves the hit path.
 //
 // They act in CoreDNS's order: the client's message is bounded (NSID, MaxUDP),
 // DNS64 sees what LoadBalance has ordered, which sees what Rewrite has
-// restored, and ACL judges the rewritten question, in front of the cache.
+// restored, and ACL judges the rewritten question, before the cache.
 type Actions struct {
-	NSID        string // what RFC 5001 calls the server's identifier
-	MaxUDP      uint16 // octets of a reply over UDP, from 512 on
-	DNS64       *DNS64
-	LoadBalance *LoadBalance
-	Rewrite     *Rewrite
-	ACL         *ACL
+	NSID        string // the server's identifier (RFC 5001)
+	MaxUDP      uint16 // bytes of a reply over UDP, at least 512
+	DNS64       *action.DNS64
+	LoadBalance *action.LoadBalance
+	Rewrite     *action.Rewrite
+	ACL         *action.ACL
 }
 
 // take reports whether some action may concern q.
 func (a *Actions) take(q *Query) bool {
-	return a.Rewrite != nil || a.LoadBalance != nil || a.DNS64.wants(q) ||
-		a.bounds(q) || a.NSID != "" && q.option(dns.EDNS0NSID) != nil || a.ACL.judge(q) != ACLAllow
+	return a.Rewrite != nil || a.LoadBalance != nil || a.translates(q) ||
+		a.bounds(q) || a.wantsNSID(q) || a.judge(q) != action.ACLAllow
 }
 
-// bounds reports whether q takes more octets than MaxUDP allows.
+// bounds reports whether q accepts more bytes than MaxUDP allows.
 func (a *Actions) bounds(q *Query) bool {
 	return a.MaxUDP != 0 && !q.tcp && q.opt && q.limit() > int(a.MaxUDP)
+}
+
+func (a *Actions) wantsNSID(q *Query) bool {
+	return a.NSID != "" && action.Option(q.options, dns.EDNS0NSID) != nil
+}
+
+func (a *Actions) translates(q *Query) bool {
+	return a.DNS64.Wants(q.qtype, q.qclass, q.cd(), q.client.Addr())
+}
+
+func (a *Actions) judge(q *Query) action.ACLVerdict {
+	return a.ACL.Judge(q.lower, q.qtype, q.client.Addr())
+}
+
+// rewrite applies the rewrite rules to q. It returns nil if none applies.
+func (a *Actions) rewrite(q *Query) *action.Rewriting {
+	if a.Rewrite == nil {
+		return nil
+	}
+	r := a.Rewrite.Run(action.Question{
+		Name: strings.ToLower(q.presentation()), Type: q.qtype, Class: q.qclass,
+		Client: q.client, Server: q.zone.table.local, TCP: q.tcp, Options: q.options,
+	})
+	if !r.Applied {
+		return nil
+	}
+	return r
 }
 
 // act answers a query that an action takes.
@@ -41,11 +73,11 @@ func (s *Server) act(j *job) {
 	if a.bounds(q) {
 		q.udpSize = a.MaxUDP
 	}
-	if a.NSID != "" && q.option(dns.EDNS0NSID) != nil {
+	if a.wantsNSID(q) {
 		q.nsid = a.NSID
 	}
-	r := a.Rewrite.run(q)
-	if a.LoadBalance == nil && !a.DNS64.wants(q) && !r.applied {
+	r := a.rewrite(q)
+	if a.LoadBalance == nil && !a.translates(q) && r == nil {
 		s.admit(j)
 		return
 	}
@@ -54,27 +86,86 @@ func (s *Server) act(j *job) {
 		s.finish(j, nil, o)
 		return
 	}
-	a.LoadBalance.order(m.Msg)
+	a.LoadBalance.Order(m.Msg)
 	reply := appendMessage(j.out[:0], q, m)
 	o.rcode = replyRcode(reply)
 	s.finish(j, reply, o)
 }
 
-// message is a reply that actions are at work on. Its OPT record is taken off.
+// translate answers j's question with DNS64 where that applies. r rewrites the
+// question; nil: it stays.
+func (s *Server) translate(j *job, r *action.Rewriting) (message, outcome) {
+	q, a := &j.q, j.q.zone.Actions
+	m, o := s.rewritten(j, q, r)
+	if o.dropped || !a.translates(q) || !a.DNS64.Needs(m.Msg) {
+		return m, o
+	}
+	var asked Query
+	q.copyTo(&asked)
+	asked.qtype = dns.TypeA
+	v4, _ := s.rewritten(j, &asked, a.rewrite(&asked))
+	if v4.Msg == nil || v4.Rcode != dns.RcodeSuccess {
+		return m, o
+	}
+	q.zone.stats.synthesised()
+	a.DNS64.Synthesize(v4.Msg, m.Ns)
+	return v4, o
+}
+
+var errRewritten = errors.New("the rewritten name is no domain name")
+
+// rewritten looks up what r has made of q, and makes the reply fit q again.
+func (s *Server) rewritten(j *job, q *Query, r *action.Rewriting) (message, outcome) {
+	if r == nil {
+		return s.consult(j, q)
+	}
+	var asked Query
+	if err := q.rewriteTo(&asked, r); err != nil {
+		return failed(err), outcome{rcode: dns.RcodeServerFailure}
+	}
+	m, o := s.consult(j, &asked)
+	if o.dropped {
+		return m, o
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
+	defer cancel()
+	r.Retarget(m.Msg, func(name string) *dns.Msg { return s.lookUp(ctx, asked.exchange(), name, asked.qtype) })
+	r.Restore(m.Msg)
+	return m, o
+}
+
+// rewriteTo makes into the question that r has made of q.
+func (q *Query) rewriteTo(into *Query, r *action.Rewriting) error {
+	q.copyTo(into)
+	var buf [dnsname.MaxLen + 1]byte
+	n, err := dns.PackDomainName(r.Name, buf[:], 0, nil, false)
+	if err != nil || n > dnsname.MaxLen {
+		return errRewritten
+	}
+	into.name = append(into.nameBuf[:0], buf[:n]...)
+	into.lower = appendLower(into.lowerBuf[:0], into.name)
+	into.qtype, into.qclass = r.Type, r.Class
+	into.extra, into.private = r.Options, r.Private
+	into.key = cache.AppendKey(into.keyBuf[:0], into.lower, into.qtype, into.qclass, into.do, into.cd(), into.ad)
+	return nil
+}
+
+// message is a reply that actions work on, without its OPT record.
 type message struct {
 	*dns.Msg
 	note ede
 }
 
-// admit answers j's question, unless the zone's ACL is against it.
+// admit answers j's question if the zone's ACL allows it.
 func (s *Server) admit(j *job) {
 	q := &j.q
-	v := q.zone.actions().ACL.judge(q)
-	if v != ACLAllow {
-		q.zone.stats.refused(v)
-		reply, o := v.reply(j.out[:0], q)
-		s.finish(j, reply, o)
-		return
+	if a := q.zone.Actions; a != nil {
+		if v := a.judge(q); v != action.ACLAllow {
+			q.zone.stats.refused(v)
+			reply, o := appendDenied(j.out[:0], q, v)
+			s.finish(j, reply, o)
+			return
+		}
 	}
 	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
 	if q.private {
@@ -86,17 +177,32 @@ func (s *Server) admit(j *job) {
 	s.miss(j)
 }
 
-// privateKey marks the key of a question whose answer is only for who asks it.
-// It stands in the flag byte, where no stored answer has it.
+// appendDenied appends the reply to a query that the ACL does not allow, RFC
+// 8914 §4.16 and §4.18.
+func appendDenied(dst []byte, q *Query, v action.ACLVerdict) ([]byte, outcome) {
+	o := outcome{plugin: pluginIndex("acl")}
+	switch v {
+	case action.ACLBlock:
+		o.rcode = dns.RcodeRefused
+		return appendError(dst, q, o.rcode, ede{set: true, code: dns.ExtendedErrorCodeBlocked}), o
+	case action.ACLFilter:
+		return appendError(dst, q, dns.RcodeSuccess, ede{set: true, code: dns.ExtendedErrorCodeFiltered}), o
+	}
+	o.dropped = true
+	return nil, o
+}
+
+// privateKey marks the key of a question whose answer is valid for one client
+// only. It is a bit of the flag byte that no stored answer has.
 const privateKey = 0x80
 
-// consult is admit for a question of our own, on behalf of j.
+// consult asks q for j, as admit does, and waits for the reply.
 func (s *Server) consult(j *job, q *Query) (message, outcome) {
 	replies := make(chan innerReply, 1)
 	inner := &job{srv: s, lis: j.lis, inner: replies}
 	q.copyTo(&inner.q)
 	inner.q.inner, inner.q.opt, inner.q.nsid = true, true, ""
-	inner.q.flags |= flagAD // the client's own wish is seen to at the end
+	inner.q.flags |= flagAD // act clears AD for a client that does not want it
 	s.admit(inner)
 	r := <-replies
 	if r.dropped {
@@ -117,7 +223,7 @@ func failed(err error) message {
 	return message{Msg: m, note: failureNote(err)}
 }
 
-// takeOPT takes the OPT record off m and notes its Extended DNS Error. The
+// takeOPT removes the OPT record from m and keeps its Extended DNS Error. The
 // rcode keeps its upper bits.
 func (m *message) takeOPT() {
 	kept := m.Extra[:0]
@@ -136,8 +242,8 @@ func (m *message) takeOPT() {
 	m.Extra = kept
 }
 
-// appendMessage appends m as the reply to q: header, question, OPT and size are
-// as q asks for, the rest is m's.
+// appendMessage appends m as the reply to q: ID, flags, question, OPT and size
+// are those that q asks for.
 func appendMessage(dst []byte, q *Query, m message) []byte {
 	if m.Rcode > rcodeMask && !q.opt {
 		return appendError(dst, q, dns.RcodeServerFailure, ede{})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/server/action"
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
@@ -61,7 +62,7 @@ func (r *records) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 // actionServer serves example.org with actions, cached.
 func actionServer(t *testing.T, a *Actions, list ...string) (*testServer, *records) {
 	src := &records{t: t, list: list}
-	z := &Zone{Name: "example.org.", Cache: newCache(t), Sources: []NamedSource{{"forward", src}}, Actions: a}
+	z := &Zone{Name: "example.org.", Cache: newCache(t), Sources: []NamedSource{{Name: "forward", Source: src}}, Actions: a}
 	return newTestServer(t, Config{}, z), src
 }
 
@@ -77,14 +78,14 @@ func gist(r *dns.Msg) string {
 
 func TestACL(t *testing.T) {
 	loopback := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
-	acl, err := NewACL([]ACLRule{
-		{Zones: []string{"blocked.example.org."}, Policies: []ACLPolicy{
-			{Verdict: ACLAllow, Types: []uint16{dns.TypeTXT}}, {Verdict: ACLBlock, Nets: loopback},
+	acl, err := action.NewACL([]action.ACLRule{
+		{Zones: []string{"blocked.example.org."}, Policies: []action.ACLPolicy{
+			{Verdict: action.ACLAllow, Types: []uint16{dns.TypeTXT}}, {Verdict: action.ACLBlock, Nets: loopback},
 		}},
-		{Zones: []string{"example.org."}, Policies: []ACLPolicy{
-			{Verdict: ACLBlock, Nets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
-			{Verdict: ACLFilter, Types: []uint16{dns.TypeMX}},
-			{Verdict: ACLDrop, Types: []uint16{dns.TypeSRV}, Nets: loopback},
+		{Zones: []string{"example.org."}, Policies: []action.ACLPolicy{
+			{Verdict: action.ACLBlock, Nets: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
+			{Verdict: action.ACLFilter, Types: []uint16{dns.TypeMX}},
+			{Verdict: action.ACLDrop, Types: []uint16{dns.TypeSRV}, Nets: loopback},
 		}},
 	})
 	if err != nil {
@@ -156,7 +157,7 @@ func edeOf(r *dns.Msg) int {
 }
 
 func TestDNS64(t *testing.T) {
-	d := &DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96"), AllowIPv4: true}
+	d := &action.DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96"), AllowIPv4: true}
 	ts, _ := actionServer(t, &Actions{DNS64: d},
 		"v4.example.org. 300 IN A 192.0.2.1", "short.example.org. 9 IN A 192.0.2.2",
 		"both.example.org. 60 IN A 192.0.2.3", "both.example.org. 60 IN AAAA 2001:db8::3",
@@ -195,44 +196,12 @@ func TestDNS64(t *testing.T) {
 	}
 }
 
-func TestDNS64Clients(t *testing.T) {
-	q := &Query{qtype: dns.TypeAAAA, qclass: dns.ClassINET, client: netip.MustParseAddrPort("192.0.2.1:5353")}
-	if (&DNS64{}).wants(q) {
-		t.Error("a client on IPv4 is translated for")
-	}
-	q.client = netip.MustParseAddrPort("[2001:db8::1]:5353")
-	if !(&DNS64{}).wants(q) {
-		t.Error("a client on IPv6 is not translated for")
-	}
-	if (*DNS64)(nil).wants(q) {
-		t.Error("without dns64")
-	}
-}
-
-// TestEmbed takes the table of RFC 6052 §2.4.
-func TestEmbed(t *testing.T) {
-	for prefix, want := range map[string]string{
-		"2001:db8::/32":         "2001:db8:c000:221::",
-		"2001:db8:100::/40":     "2001:db8:1c0:2:21::",
-		"2001:db8:122::/48":     "2001:db8:122:c000:2:2100::",
-		"2001:db8:122:300::/56": "2001:db8:122:3c0:0:221::",
-		"2001:db8:122:344::/64": "2001:db8:122:344:c0:2:2100::",
-		"2001:db8:122:344::/96": "2001:db8:122:344::192.0.2.33",
-	} {
-		d := DNS64{Prefix: netip.MustParsePrefix(prefix)}
-		got, _ := netip.AddrFromSlice(d.embed([]byte{192, 0, 2, 33}))
-		if got != netip.MustParseAddr(want) {
-			t.Errorf("%s: got %v, want %s", prefix, got, want)
-		}
-	}
-}
-
 func TestLoadBalance(t *testing.T) {
 	var list []string
 	for i := range 8 {
 		list = append(list, fmt.Sprintf("many.example.org. 60 IN A 192.0.2.%d", i))
 	}
-	ts, src := actionServer(t, &Actions{LoadBalance: &LoadBalance{}}, list...)
+	ts, src := actionServer(t, &Actions{LoadBalance: &action.LoadBalance{}}, list...)
 	orders := make(map[string]bool)
 	for range 40 {
 		r := ts.ask(t, "udp", query("many.example.org.", dns.TypeA))
@@ -251,24 +220,6 @@ func TestLoadBalance(t *testing.T) {
 	}
 	if n := src.counted.Load(); n != 1 {
 		t.Errorf("%d questions reached the source, want 1", n)
-	}
-}
-
-func TestLoadBalanceGroups(t *testing.T) {
-	var section []dns.RR
-	for _, s := range []string{
-		"x. 1 IN A 192.0.2.1", "c. 1 IN CNAME b.", "x. 1 IN MX 1 m.", "b. 1 IN CNAME a.", "x. 1 IN A 10.0.0.1", "x. 1 IN TXT t",
-		"x. 1 IN AAAA 2001:db8::1",
-	} {
-		rr, _ := dns.NewRR(s)
-		section = append(section, rr)
-	}
-	m := &dns.Msg{Answer: section}
-	l := &LoadBalance{Prefer: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("10.0.0.0/8")}}
-	l.order(m)
-	want := "NOERROR; c. CNAME b.; b. CNAME a.; x. TXT \"t\"; x. AAAA 2001:db8::1; x. A 10.0.0.1; x. A 192.0.2.1; x. MX 1 m."
-	if got := gist(m); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 
@@ -321,7 +272,7 @@ func nsidOf(r *dns.Msg) string {
 
 // TestWhoami asks from two ports: neither gets the other's answer, cache or no.
 func TestWhoami(t *testing.T) {
-	z := &Zone{Name: ".", Cache: newCache(t), Sources: []NamedSource{{"whoami", Whoami{}}}}
+	z := &Zone{Name: ".", Cache: newCache(t), Sources: []NamedSource{{Name: "whoami", Client: action.Whoami{}}}}
 	ts := newTestServer(t, Config{}, z)
 	for _, network := range []string{"udp", "tcp"} {
 		for range 2 {

@@ -2,6 +2,8 @@ package server
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nodens-dns/nodens/internal/server/action"
 )
 
 // descs describe the exported metrics. The view label is CoreDNS's and always
@@ -178,7 +180,7 @@ func (c *zoneCollector) queries() {
 
 // actions exports what the zone's actions did; what never happened is left out.
 func (c *zoneCollector) actions() {
-	for v, d := range map[ACLVerdict]*prometheus.Desc{ACLBlock: c.d.aclBlocked, ACLFilter: c.d.aclFiltered, ACLDrop: c.d.aclDropped} {
+	for v, d := range map[action.ACLVerdict]*prometheus.Desc{action.ACLBlock: c.d.aclBlocked, action.ACLFilter: c.d.aclFiltered, action.ACLDrop: c.d.aclDropped} {
 		if n := c.sum(func(s *statShard) uint64 { return s.judgedBy[v].Load() }); n > 0 {
 			c.count(d, n, c.server, c.zone, "")
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/server/action"
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
@@ -34,15 +35,6 @@ type sourced struct {
 	note    ede
 }
 
-// clientSource is a source of this package. It may look at the client, and it
-// may look up other names.
-type clientSource interface {
-	Source
-	exchangeFor(ctx context.Context, s *Server, x *exchange) (sourced, error)
-	// perClient reports whether the answer may depend on the client.
-	perClient() bool
-}
-
 // exchange makes the question to the zone's sources: the name in lower case,
 // RD, CD, DO and AD, and the options of q.extra. Nothing else of the client's
 // query goes upstream.
@@ -67,8 +59,8 @@ func (q *Query) exchange() *exchange {
 // ask asks the zone's sources in order until one takes the question.
 func (s *Server) ask(ctx context.Context, x *exchange) (r sourced, err error) {
 	for i, src := range x.zone.Sources {
-		if c, ok := src.Source.(clientSource); ok {
-			r, err = c.exchangeFor(ctx, s, x)
+		if src.Client != nil {
+			r, err = s.askClientSource(ctx, x, src.Client)
 		} else {
 			r.Msg, err = src.Exchange(ctx, x.m)
 		}
@@ -79,6 +71,21 @@ func (s *Server) ask(ctx context.Context, x *exchange) (r sourced, err error) {
 		return r, err
 	}
 	return sourced{}, errNoSource
+}
+
+// askClientSource asks a source that may look at the client.
+func (s *Server) askClientSource(ctx context.Context, x *exchange, c ClientSource) (sourced, error) {
+	r, err := c.Answer(&action.Request{Msg: x.m, Client: x.client, TCP: x.tcp, Lookup: func(name string, qtype uint16) *dns.Msg {
+		return s.lookUp(ctx, x, name, qtype)
+	}})
+	if err == nil && r.Msg == nil {
+		err = upstream.ErrNotMine
+	}
+	out := sourced{Msg: r.Msg, private: r.Private}
+	if r.EDE != nil {
+		out.note = ede{set: true, code: r.EDE.Code, text: cutText(r.EDE.Text)}
+	}
+	return out, err
 }
 
 // store keeps the reply of the sources, or their failure, unless it is

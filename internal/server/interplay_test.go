@@ -14,12 +14,13 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/server/action"
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
 // oldToNew rewrites names below old.example.org. to those below example.org.
 func oldToNew() *Actions {
-	return &Actions{Rewrite: steps(RewriteName{Match: ending(".old.example.org."), To: ".example.org.", Auto: true})}
+	return &Actions{Rewrite: steps(action.RewriteName{Match: ending(".old.example.org."), To: ".example.org.", Auto: true})}
 }
 
 // TestRewriteCoalesces asks for a name under several spellings at once: they are
@@ -57,7 +58,7 @@ func TestRewriteStale(t *testing.T) {
 		}
 		return reply(t, m, m.Question[0].Name+" 60 IN A 192.0.2.1"), nil
 	})
-	z := &Zone{Name: "example.org.", Cache: c, Sources: []NamedSource{{"forward", src}}, Actions: oldToNew()}
+	z := &Zone{Name: "example.org.", Cache: c, Sources: []NamedSource{{Name: "forward", Source: src}}, Actions: oldToNew()}
 	ts := newTestServer(t, Config{Now: now}, z)
 	ask := func() *dns.Msg {
 		return ts.ask(t, "udp", query("a.old.example.org.", dns.TypeA, withEDNS(1232, false)))
@@ -74,7 +75,7 @@ func TestRewriteStale(t *testing.T) {
 }
 
 // TestActionsNormalise has an upstream that answers empty for what does not
-// exist. The rewritten name is judged, and DNS64 has nothing to translate.
+// exist. The rewritten name is judged, and action.DNS64 has nothing to translate.
 func TestActionsNormalise(t *testing.T) {
 	n, err := NewNormalise(NormaliseConfig{Suffixes: []string{"example.org."}, Repair: true, Timeout: 10 * time.Second, TTL: 5 * time.Second})
 	if err != nil {
@@ -88,8 +89,8 @@ func TestActionsNormalise(t *testing.T) {
 		return reply(t, m), nil
 	})
 	a := oldToNew()
-	a.DNS64 = &DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96"), AllowIPv4: true}
-	z := &Zone{Name: ".", Cache: newCache(t), Sources: []NamedSource{{"forward", src}}, Actions: a, Normalise: n}
+	a.DNS64 = &action.DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96"), AllowIPv4: true}
+	z := &Zone{Name: ".", Cache: newCache(t), Sources: []NamedSource{{Name: "forward", Source: src}}, Actions: a, Normalise: n}
 	ts := newTestServer(t, Config{}, z)
 	for _, tt := range []struct {
 		name  string
@@ -116,7 +117,7 @@ func TestActionsNormalise(t *testing.T) {
 func TestActionsMetrics(t *testing.T) {
 	out := new(lines)
 	src := &records{t: t, list: []string{"a.example.org. 60 IN A 192.0.2.1"}}
-	z := &Zone{Name: "example.org.", Cache: newCache(t), Sources: []NamedSource{{"forward", src}}, Actions: oldToNew()}
+	z := &Zone{Name: "example.org.", Cache: newCache(t), Sources: []NamedSource{{Name: "forward", Source: src}}, Actions: oldToNew()}
 	z.Log = NewQueryLog(nil, out, []LogRule{{Name: ".", Classes: LogAll, Format: ParseLogFormat("{name} {rcode}", false)}})
 	ts := newTestServer(t, Config{}, z)
 	for range 3 {

@@ -6,6 +6,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/server/dnsname"
 )
 
 // maxDepth bounds the CNAMEs of our own making that one question follows.
@@ -16,7 +17,7 @@ const maxDepth = 8
 // a circle of CNAMEs would make them wait for each other. It returns nil if
 // there is no answer.
 func (s *Server) lookUp(ctx context.Context, x *exchange, name string, qtype uint16) *dns.Msg {
-	lower, err := wireName(name)
+	lower, err := dnsname.Pack(name)
 	if err != nil || x.depth >= maxDepth {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/server/dnsname"
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
@@ -31,7 +32,7 @@ func NewLoopProbe(zone string) *LoopProbe {
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
 	hi, lo := binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
 	p := &LoopProbe{name: strings.ToLower(fmt.Sprintf("%d.%d.%s", hi, lo, strings.TrimPrefix(zone, ".")))}
-	p.wire, _ = wireName(p.name) // nil for a zone too long to put a name below
+	p.wire, _ = dnsname.Pack(p.name) // nil for a zone too long to put a name below
 	return p
 }
 
@@ -56,6 +57,9 @@ func (p *LoopProbe) Run(ctx context.Context, z *Zone) bool {
 	m := new(dns.Msg)
 	m.SetQuestion(p.name, dns.TypeHINFO)
 	for _, src := range z.Sources {
+		if src.Client != nil {
+			continue // answers clients only
+		}
 		if _, err := src.Exchange(ctx, m); !errors.Is(err, upstream.ErrNotMine) {
 			break
 		}

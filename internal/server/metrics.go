@@ -9,6 +9,8 @@ import (
 
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nodens-dns/nodens/internal/server/action"
 )
 
 // Metrics counts what the server does, under CoreDNS's names where the
@@ -122,7 +124,7 @@ type statShard struct {
 	prefetch   atomic.Uint64
 	judged     [2][numNormalised]atomic.Uint64 // A and AAAA
 	siblings   [numSiblingSources]atomic.Uint64
-	judgedBy   [numACLVerdicts]atomic.Uint64
+	judgedBy   [action.NumACLVerdicts]atomic.Uint64
 	translated atomic.Uint64
 	waited     histogram    // for a sibling, seconds
 	duration   [2]histogram // seconds; by hit (0) or miss (1): summed when exported
@@ -266,7 +268,7 @@ func typeLabel(i int) string {
 }
 
 // refused counts a query that an ACL is against.
-func (z *zoneStats) refused(v ACLVerdict) { z.rest().judgedBy[v].Add(1) }
+func (z *zoneStats) refused(v action.ACLVerdict) { z.rest().judgedBy[v].Add(1) }
 
 // synthesised counts a reply that DNS64 has translated.
 func (z *zoneStats) synthesised() { z.rest().translated.Add(1) }

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"fmt"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/server/dnsname"
 )
 
 // Normalise is how a zone makes up for upstreams that answer NOERROR without
@@ -44,28 +44,16 @@ func NewNormalise(c NormaliseConfig) (*Normalise, error) {
 		timeout: c.Timeout, ttl: uint32(c.TTL / time.Second),
 	}
 	var err error
-	if n.suffixes, err = wireNames(c.Suffixes); err != nil {
+	if n.suffixes, err = dnsname.PackAll(c.Suffixes); err != nil {
 		return nil, err
 	}
-	if n.except, err = wireNames(c.Except); err != nil {
+	if n.except, err = dnsname.PackAll(c.Except); err != nil {
 		return nil, err
 	}
 	if len(n.suffixes) == 0 {
 		return nil, nil
 	}
 	return n, nil
-}
-
-func wireNames(names []string) ([][]byte, error) {
-	var out [][]byte
-	for _, s := range names {
-		name, err := wireName(s)
-		if err != nil {
-			return nil, fmt.Errorf("domain name %q: %w", s, err)
-		}
-		out = append(out, name)
-	}
-	return out, nil
 }
 
 // view is what a reply makes of an entry.
@@ -188,31 +176,16 @@ func answerKind(msg []byte, q *Query) normalised {
 // exceptions.
 func (n *Normalise) inScope(name []byte) bool {
 	for _, x := range n.except {
-		if isBelow(name, x) || bytes.Equal(name, x) {
+		if dnsname.IsBelow(name, x) || bytes.Equal(name, x) {
 			return false
 		}
 	}
 	for _, s := range n.suffixes {
-		if isBelow(name, s) {
+		if dnsname.IsBelow(name, s) {
 			return true
 		}
 	}
 	return false
-}
-
-// isBelow reports whether name is a proper subdomain of suffix, both in
-// lower-case wire format.
-func isBelow(name, suffix []byte) bool {
-	if !bytes.HasSuffix(name, suffix) {
-		return false
-	}
-	// The octets match; the labels do if one of name's begins there.
-	cut := len(name) - len(suffix)
-	off := 0
-	for off < cut {
-		off += 1 + int(name[off])
-	}
-	return off == cut && cut > 0
 }
 
 // readDenial reads the authority section of msg, a denial.

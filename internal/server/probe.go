@@ -26,7 +26,7 @@ const probeZone = "heartbeat.nodens.invalid."
 // that each question goes all the way that a miss goes, and never counted, so that
 // they are not taken for clients'.
 func HeartbeatZone() *Zone {
-	return &Zone{Name: probeZone, Sources: []NamedSource{{"heartbeat", heartbeat{}}}, uncounted: true}
+	return &Zone{Name: probeZone, Sources: []NamedSource{{Name: "heartbeat", Source: heartbeat{}}}, uncounted: true}
 }
 
 // heartbeat is the source of HeartbeatZone.

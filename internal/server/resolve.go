@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/server/action"
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
@@ -285,8 +286,13 @@ func (q *Query) cutKey() []byte {
 
 // failureNote is the Extended DNS Error for err.
 func failureNote(err error) ede {
-	var ue *upstream.Error
+	var (
+		ue *upstream.Error
+		ae *action.Error
+	)
 	switch {
+	case errors.As(err, &ae):
+		return ede{set: true, code: edeOther, text: ae.Text}
 	case errors.As(err, &ue):
 		return ede{set: true, code: ue.EDE, text: cutText(ue.Text)}
 	case errors.Is(err, errLoop), errors.Is(err, errNoSource), errors.Is(err, errCut):

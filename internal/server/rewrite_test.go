@@ -10,16 +10,20 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/server/action"
 )
 
-func exactly(s string) NameMatch  { return NameMatch{Kind: MatchExact, Text: s} }
-func ending(s string) NameMatch   { return NameMatch{Kind: MatchSuffix, Text: s} }
-func matching(s string) NameMatch { return NameMatch{Kind: MatchRegex, Pattern: regexp.MustCompile(s)} }
+func exactly(s string) action.NameMatch { return action.NameMatch{Kind: action.MatchExact, Text: s} }
+func ending(s string) action.NameMatch  { return action.NameMatch{Kind: action.MatchSuffix, Text: s} }
+func matching(s string) action.NameMatch {
+	return action.NameMatch{Kind: action.MatchRegex, Pattern: regexp.MustCompile(s)}
+}
 
-func steps(rules ...RewriteRule) *Rewrite {
-	w := new(Rewrite)
+func steps(rules ...action.RewriteRule) *action.Rewrite {
+	w := new(action.Rewrite)
 	for _, r := range rules {
-		w.Steps = append(w.Steps, RewriteStep{Rule: r})
+		w.Steps = append(w.Steps, action.RewriteStep{Rule: r})
 	}
 	return w
 }
@@ -36,15 +40,15 @@ func rewriteRecords() []string {
 }
 
 func TestRewrite(t *testing.T) {
-	name := func(m NameMatch, to string, auto bool, answers ...RewriteAnswer) RewriteRule {
-		return RewriteName{Match: m, To: to, Auto: auto, Answers: answers}
+	name := func(m action.NameMatch, to string, auto bool, answers ...action.RewriteAnswer) action.RewriteRule {
+		return action.RewriteName{Match: m, To: to, Auto: auto, Answers: answers}
 	}
-	answer := func(value bool, from, to string) RewriteAnswer {
-		return RewriteAnswer{Value: value, Pattern: regexp.MustCompile(from), To: to}
+	answer := func(value bool, from, to string) action.RewriteAnswer {
+		return action.RewriteAnswer{Value: value, Pattern: regexp.MustCompile(from), To: to}
 	}
 	for _, tt := range []struct {
 		about string
-		w     *Rewrite
+		w     *action.Rewrite
 		name  string
 		qtype uint16
 		want  string
@@ -53,15 +57,15 @@ func TestRewrite(t *testing.T) {
 			"NOERROR; old.example.org. A 192.0.2.1"},
 		{"no rule is for it", steps(name(exactly("old.example.org."), "new.example.org.", true)), "new.example.org.", dns.TypeA,
 			"NOERROR; new.example.org. A 192.0.2.1"},
-		{"prefix", steps(name(NameMatch{Kind: MatchPrefix, Text: "old."}, "new.", true)), "old.example.org.", dns.TypeA,
+		{"prefix", steps(name(action.NameMatch{Kind: action.MatchPrefix, Text: "old."}, "new.", true)), "old.example.org.", dns.TypeA,
 			"NOERROR; old.example.org. A 192.0.2.1"},
-		{"prefix without auto", steps(name(NameMatch{Kind: MatchPrefix, Text: "old."}, "new.", false)), "old.example.org.", dns.TypeA,
+		{"prefix without auto", steps(name(action.NameMatch{Kind: action.MatchPrefix, Text: "old."}, "new.", false)), "old.example.org.", dns.TypeA,
 			"NOERROR; new.example.org. A 192.0.2.1"},
 		{"suffix", steps(name(ending(".old.example.org."), ".new.example.org.", true)), "www.old.example.org.", dns.TypeA,
 			"NOERROR; www.old.example.org. CNAME new.example.org."},
 		{"suffix in data", steps(name(ending(".old.example.org."), ".new.example.org.", true)), "svc.old.example.org.", dns.TypeSRV,
 			"NOERROR; svc.old.example.org. SRV 1 2 80 target.old.example.org."},
-		{"substring", steps(name(NameMatch{Kind: MatchSubstring, Text: "old."}, "new.", true)), "www.old.example.org.", dns.TypeA,
+		{"substring", steps(name(action.NameMatch{Kind: action.MatchSubstring, Text: "old."}, "new.", true)), "www.old.example.org.", dns.TypeA,
 			"NOERROR; www.old.example.org. CNAME new.example.org."},
 		{"regex", steps(name(matching(`^(.*)\.re\.example\.org\.$`), "{1}.rx.example.org.", false,
 			answer(false, `(.*)\.rx\.example\.org\.`, "{1}.re.example.org."), answer(true, `(.*)\.values\.(.*)`, "{1}.v.{2}"))),
@@ -72,23 +76,23 @@ func TestRewrite(t *testing.T) {
 			"SERVFAIL"},
 		{"a name that is too long", steps(name(matching(`^(.*)\.example\.org\.$`), strings.Repeat("{1}.", 4)+"example.org.", false)),
 			strings.Repeat("a", 63) + ".example.org.", dns.TypeA, "SERVFAIL"},
-		{"type", steps(RewriteType{dns.TypeMX, dns.TypeTXT}), "new.example.org.", dns.TypeMX, `NOERROR; new.example.org. TXT "t"`},
-		{"rcode", steps(RewriteRcode{matching(`.*`), dns.RcodeNameError, dns.RcodeSuccess}), "none.example.org.", dns.TypeA, "NOERROR"},
-		{"rcode of another", steps(RewriteRcode{matching(`.*`), dns.RcodeServerFailure, dns.RcodeSuccess}), "none.example.org.", dns.TypeA, "NXDOMAIN"},
-		{"rcode of a failure", steps(RewriteRcode{matching(`.*`), dns.RcodeServerFailure, dns.RcodeNameError}), "fail.example.org.", dns.TypeAAAA, "NXDOMAIN"},
-		{"cname", steps(RewriteCNAME{exactly("new.example.org."), "svc.new.example.org."}), "www.new.example.org.", dns.TypeSRV,
+		{"type", steps(action.RewriteType{From: dns.TypeMX, To: dns.TypeTXT}), "new.example.org.", dns.TypeMX, `NOERROR; new.example.org. TXT "t"`},
+		{"rcode", steps(action.RewriteRcode{Match: matching(`.*`), From: dns.RcodeNameError, To: dns.RcodeSuccess}), "none.example.org.", dns.TypeA, "NOERROR"},
+		{"rcode of another", steps(action.RewriteRcode{Match: matching(`.*`), From: dns.RcodeServerFailure, To: dns.RcodeSuccess}), "none.example.org.", dns.TypeA, "NXDOMAIN"},
+		{"rcode of a failure", steps(action.RewriteRcode{Match: matching(`.*`), From: dns.RcodeServerFailure, To: dns.RcodeNameError}), "fail.example.org.", dns.TypeAAAA, "NXDOMAIN"},
+		{"cname", steps(action.RewriteCNAME{Match: exactly("new.example.org."), To: "svc.new.example.org."}), "www.new.example.org.", dns.TypeSRV,
 			"NOERROR; www.new.example.org. CNAME svc.new.example.org.; svc.new.example.org. SRV 1 2 80 target.new.example.org."},
-		{"cname to a zone that is not served", steps(RewriteCNAME{exactly("new.example.org."), "www.example.net."}), "www.new.example.org.", dns.TypeA,
+		{"cname to a zone that is not served", steps(action.RewriteCNAME{Match: exactly("new.example.org."), To: "www.example.net."}), "www.new.example.org.", dns.TypeA,
 			"NOERROR; www.new.example.org. CNAME new.example.org."},
-		{"cname to no name", steps(RewriteCNAME{ending(".example.org."), "..x"}), "www.new.example.org.", dns.TypeA,
+		{"cname to no name", steps(action.RewriteCNAME{Match: ending(".example.org."), To: "..x"}), "www.new.example.org.", dns.TypeA,
 			"NOERROR; www.new.example.org. CNAME new.example.org."},
 		{"the first that applies stops", steps(
 			name(exactly("old.example.org."), "new.example.org.", true), name(exactly("new.example.org."), "none.example.org.", true),
 		), "old.example.org.", dns.TypeA, "NOERROR; old.example.org. A 192.0.2.1"},
-		{"continue", &Rewrite{Steps: []RewriteStep{
-			{Rule: name(exactly("a.example.org."), "b.example.org.", true), Then: true},
-			{Rule: name(exactly("b.example.org."), "new.example.org.", true), Then: true},
-			{Rule: RewriteType{dns.TypeMX, dns.TypeTXT}},
+		{"continue", &action.Rewrite{Steps: []action.RewriteStep{
+			{Rule: name(exactly("a.example.org."), "b.example.org.", true), Continue: true},
+			{Rule: name(exactly("b.example.org."), "new.example.org.", true), Continue: true},
+			{Rule: action.RewriteType{From: dns.TypeMX, To: dns.TypeTXT}},
 		}}, "a.example.org.", dns.TypeMX, `NOERROR; a.example.org. TXT "t"`},
 	} {
 		t.Run(tt.about, func(t *testing.T) {
@@ -109,7 +113,7 @@ func TestRewrite(t *testing.T) {
 // TestRewriteShares wants one upstream query for names that are rewritten to
 // one, and for that name itself: the cache stands behind the rewriting.
 func TestRewriteShares(t *testing.T) {
-	w := steps(RewriteName{Match: ending(".old.example.org."), To: ".example.org.", Auto: true})
+	w := steps(action.RewriteName{Match: ending(".old.example.org."), To: ".example.org.", Auto: true})
 	ts, src := actionServer(t, &Actions{Rewrite: w}, rewriteRecords()...)
 	for _, name := range []string{"new.old.example.org.", "new.example.org.", "NEW.old.example.org."} {
 		if r := ts.ask(t, "udp", query(name, dns.TypeA)); len(r.Answer) != 1 || !strings.EqualFold(r.Answer[0].Header().Name, name) {
@@ -123,7 +127,7 @@ func TestRewriteShares(t *testing.T) {
 
 func TestRewriteTTL(t *testing.T) {
 	for _, tt := range []struct{ least, most, want uint32 }{{60, 60, 60}, {0, 100, 100}, {1000, 2000, 1000}, {200, 400, 300}} {
-		w := steps(RewriteTTL{Match: ending("example.org."), Min: tt.least, Max: tt.most})
+		w := steps(action.RewriteTTL{Match: ending("example.org."), Min: tt.least, Max: tt.most})
 		ts, _ := actionServer(t, &Actions{Rewrite: w}, rewriteRecords()...)
 		r := ts.ask(t, "udp", query("new.example.org.", dns.TypeA, withEDNS(1232, true)))
 		if got := r.Answer[0].Header().Ttl; got > tt.want || got+5 < tt.want {
@@ -146,8 +150,8 @@ func TestRewriteBits(t *testing.T) {
 		}
 		return r, nil
 	})
-	z := &Zone{Name: "example.org.", Cache: newCache(t), Sources: []NamedSource{{"forward", src}}, Actions: &Actions{
-		Rewrite: steps(RewriteName{Match: exactly("old.example.org."), To: "new.example.org.", Auto: true}),
+	z := &Zone{Name: "example.org.", Cache: newCache(t), Sources: []NamedSource{{Name: "forward", Source: src}}, Actions: &Actions{
+		Rewrite: steps(action.RewriteName{Match: exactly("old.example.org."), To: "new.example.org.", Auto: true}),
 	}}
 	ts := newTestServer(t, Config{}, z)
 	secure := func(m *dns.Msg) { m.SetEdns0(1232, true); m.CheckingDisabled = true }
@@ -171,7 +175,7 @@ func TestRewriteBits(t *testing.T) {
 }
 
 func TestRewriteClass(t *testing.T) {
-	w := steps(RewriteClass{dns.ClassCHAOS, dns.ClassINET})
+	w := steps(action.RewriteClass{From: dns.ClassCHAOS, To: dns.ClassINET})
 	silent := zone(".", nil, func(ctx context.Context, _ *dns.Msg) (*dns.Msg, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -230,34 +234,34 @@ func TestRewriteEDNS0(t *testing.T) {
 		}
 	}
 	none := func(*dns.Msg) {}
-	rule := func(action string) RewriteEDNS0 {
-		return RewriteEDNS0{Action: action, Code: 65001, Data: []byte("x")}
+	rule := func(what string) action.RewriteEDNS0 {
+		return action.RewriteEDNS0{Action: what, Code: 65001, Data: []byte("x")}
 	}
 	for _, tt := range []struct {
 		about string
-		w     *Rewrite
+		w     *action.Rewrite
 		opt   func(*dns.Msg)
 		want  string
 		asked int64 // of two times
 	}{
-		{"set", steps(rule(EDNS0Set)), none, "65001=78", 1},
-		{"set over the client's", steps(rule(EDNS0Set)), sent("c"), "65001=78", 2},
-		{"append", steps(rule(EDNS0Append)), none, "65001=78", 1},
-		{"append to the client's", steps(rule(EDNS0Append)), sent("c"), "65001=63", 2},
-		{"replace", steps(rule(EDNS0Replace)), none, "none", 1},
-		{"replace the client's", steps(rule(EDNS0Replace)), sent("c"), "65001=78", 2},
-		{"unset", steps(rule(EDNS0Unset)), sent("c"), "none", 1},
+		{"set", steps(rule(action.EDNS0Set)), none, "65001=78", 1},
+		{"set over the client's", steps(rule(action.EDNS0Set)), sent("c"), "65001=78", 2},
+		{"append", steps(rule(action.EDNS0Append)), none, "65001=78", 1},
+		{"append to the client's", steps(rule(action.EDNS0Append)), sent("c"), "65001=63", 2},
+		{"replace", steps(rule(action.EDNS0Replace)), none, "none", 1},
+		{"replace the client's", steps(rule(action.EDNS0Replace)), sent("c"), "65001=78", 2},
+		{"unset", steps(rule(action.EDNS0Unset)), sent("c"), "none", 1},
 		{"no rule", nil, sent("c"), "none", 1},
-		{"subnet", steps(RewriteEDNS0{Action: EDNS0Set, Code: dns.EDNS0SUBNET, Subnet: &EDNS0Subnet{V4: 20, V6: 56}}), none,
+		{"subnet", steps(action.RewriteEDNS0{Action: action.EDNS0Set, Code: dns.EDNS0SUBNET, Subnet: &action.EDNS0Subnet{V4: 20, V6: 56}}), none,
 			"8=000114007f0000", 2},
-		{"qname", steps(RewriteEDNS0{Action: EDNS0Set, Code: 65001, Variable: "qname"}), none, "65001=" + fmt.Sprintf("%x", "a.example.org."), 2},
-		{"client_ip", steps(RewriteEDNS0{Action: EDNS0Set, Code: 65001, Variable: "client_ip"}), none, "65001=7f000001", 2},
-		{"server_port", steps(RewriteEDNS0{Action: EDNS0Set, Code: 65001, Variable: "server_port"}), none, "65001=14b4", 2},
-		{"protocol", steps(RewriteEDNS0{Action: EDNS0Set, Code: 65001, Variable: "protocol"}), none, "65001=756470", 2},
+		{"qname", steps(action.RewriteEDNS0{Action: action.EDNS0Set, Code: 65001, Variable: "qname"}), none, "65001=" + fmt.Sprintf("%x", "a.example.org."), 2},
+		{"client_ip", steps(action.RewriteEDNS0{Action: action.EDNS0Set, Code: 65001, Variable: "client_ip"}), none, "65001=7f000001", 2},
+		{"server_port", steps(action.RewriteEDNS0{Action: action.EDNS0Set, Code: 65001, Variable: "server_port"}), none, "65001=14b4", 2},
+		{"protocol", steps(action.RewriteEDNS0{Action: action.EDNS0Set, Code: 65001, Variable: "protocol"}), none, "65001=756470", 2},
 	} {
 		t.Run(tt.about, func(t *testing.T) {
 			src := &options{t: t}
-			z := &Zone{Name: ".", Cache: newCache(t), Sources: []NamedSource{{"forward", src}}, Actions: &Actions{Rewrite: tt.w}}
+			z := &Zone{Name: ".", Cache: newCache(t), Sources: []NamedSource{{Name: "forward", Source: src}}, Actions: &Actions{Rewrite: tt.w}}
 			ts := newTestServer(t, Config{}, z)
 			for range 2 {
 				r := ts.ask(t, "udp", query("A.example.org.", dns.TypeTXT, tt.opt))

@@ -102,7 +102,7 @@ func cacheAt(t testing.TB, now func() time.Time) *cache.Cache {
 
 // zone is a zone with one source.
 func zone(name string, c *cache.Cache, f sourceFunc) *Zone {
-	return &Zone{Name: name, Cache: c, Sources: []NamedSource{{"forward", f}}}
+	return &Zone{Name: name, Cache: c, Sources: []NamedSource{{Name: "forward", Source: f}}}
 }
 
 // ask sends m over network and fails the test without a reply.

@@ -8,16 +8,6 @@ import (
 	"github.com/miekg/dns"
 )
 
-// wireName packs a name in presentation form: lower case, not compressed.
-func wireName(name string) ([]byte, error) {
-	buf := make([]byte, maxNameLen+1)
-	n, err := dns.PackDomainName(dns.CanonicalName(name), buf, 0, nil, false)
-	if err != nil {
-		return nil, err
-	}
-	return buf[:n], nil
-}
-
 // record is where a resource record lies in a message.
 type record struct {
 	owner int // offset of the owner name

@@ -9,6 +9,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/server/action"
+	"github.com/nodens-dns/nodens/internal/server/dnsname"
 )
 
 // Source answers questions on a cache miss. Exchange returns an error that
@@ -18,11 +20,20 @@ type Source interface {
 	Exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error)
 }
 
-// NamedSource is a Source and the directive that configured it, which is the
-// plugin label of coredns_dns_responses_total.
+// ClientSource is a source that may look at the client and look up other names.
+type ClientSource interface {
+	// Answer returns a nil Msg to pass the question on to the next source.
+	Answer(r *action.Request) (action.Reply, error)
+	// PerClient reports whether the answer may depend on the client.
+	PerClient() bool
+}
+
+// NamedSource is a source and the directive that configured it, which is the
+// plugin label of coredns_dns_responses_total. Either Source or Client is set.
 type NamedSource struct {
 	Name string
 	Source
+	Client ClientSource
 }
 
 // Zone is what one key of a server block asks for. It is immutable once it is
@@ -80,14 +91,6 @@ type boundZone struct {
 	missed    lookup // how a lookup that ends in a miss is counted
 }
 
-// actions never returns nil.
-func (z *Zone) actions() *Actions {
-	if z.Actions == nil {
-		return &Actions{}
-	}
-	return z.Actions
-}
-
 // find returns the zone with the most labels that name, in lower-case wire
 // format, is at or below; nil if there is none.
 func (t *zoneTable) find(name []byte) *boundZone {
@@ -116,7 +119,7 @@ func (t *zoneTable) rewritesClass(q *Query) bool {
 		return false
 	}
 	z := t.find(q.lower)
-	if z == nil || !z.actions().Rewrite.rewritesClass(q.qclass) {
+	if z == nil || z.Actions == nil || !z.Actions.Rewrite.RewritesClass(q.qclass) {
 		return false
 	}
 	q.zone = z
@@ -128,7 +131,7 @@ func newZoneTable(zones []*Zone, local netip.AddrPort, m *Metrics) (*zoneTable, 
 	t := &zoneTable{local: local, zones: make(map[string]*boundZone, len(zones))}
 	server := "dns://" + local.String() // the label in the metrics
 	for _, z := range zones {
-		name, err := wireName(z.Name)
+		name, err := dnsname.Pack(z.Name)
 		if err != nil {
 			return nil, fmt.Errorf("zone %q: %w", z.Name, err)
 		}
@@ -150,8 +153,7 @@ func (t *zoneTable) bind(z *Zone, stats *zoneStats) *boundZone {
 	}
 	for _, src := range z.Sources {
 		b.plugins = append(b.plugins, pluginIndex(src.Name))
-		c, ok := src.Source.(clientSource)
-		b.perClient = b.perClient || ok && c.perClient()
+		b.perClient = b.perClient || src.Client != nil && src.Client.PerClient()
 	}
 	return b
 }

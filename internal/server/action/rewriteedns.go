@@ -1,10 +1,9 @@
-package server
+package action
 
 import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/miekg/dns"
 )
@@ -14,76 +13,75 @@ const (
 	EDNS0Set     = "set"     // add the option or change the client's
 	EDNS0Append  = "append"  // add the option unless the client has sent one
 	EDNS0Replace = "replace" // change the client's
-	EDNS0Unset   = "unset"   // take the client's away
+	EDNS0Unset   = "unset"   // remove the client's
 )
 
 // RewriteEDNS0 changes an option of the query to upstream (RFC 6891 §6.1.2).
-// Of what the client has sent, upstream gets only the options that a rule names.
+// Upstream gets only those of the client's options that a rule names.
 type RewriteEDNS0 struct {
 	Action   string
 	Code     uint16
-	Data     []byte // of an option that is always the same
-	Variable string // what the data is instead: "qname", "client_ip"…; empty: Data
+	Data     []byte // of an option with fixed data
+	Variable string // a value instead of Data: "qname", "client_ip"…; empty: Data
 	Subnet   *EDNS0Subnet
 }
 
-// EDNS0Subnet are the lengths in bits of what RFC 7871 tells of the client.
+// EDNS0Subnet is how many bits of the client's address upstream gets (RFC 7871).
 type EDNS0Subnet struct{ V4, V6 int }
 
-func (w RewriteEDNS0) apply(r *rewriting) bool {
-	at := slices.IndexFunc(r.options, func(o dns.EDNS0) bool { return o.Option() == w.Code })
-	sent, has := r.q.option(w.Code), false
+func (w RewriteEDNS0) apply(r *Rewriting) bool {
+	at := slices.IndexFunc(r.Options, func(o dns.EDNS0) bool { return o.Option() == w.Code })
+	sent, has := Option(r.client.Options, w.Code), false
 	if has = at >= 0 || sent != nil; at < 0 && has && w.Action != EDNS0Unset {
-		r.options = append(r.options, &dns.EDNS0_LOCAL{Code: w.Code, Data: sent})
-		at, r.private = len(r.options)-1, true
+		r.Options = append(r.Options, &dns.EDNS0_LOCAL{Code: w.Code, Data: sent})
+		at, r.Private = len(r.Options)-1, true
 	}
 	switch {
 	case w.Action == EDNS0Unset:
-		r.options = slices.DeleteFunc(r.options, func(o dns.EDNS0) bool { return o.Option() == w.Code })
+		r.Options = slices.DeleteFunc(r.Options, func(o dns.EDNS0) bool { return o.Option() == w.Code })
 		return true
 	case w.Action == EDNS0Append && has:
 		return true
 	case w.Action == EDNS0Replace && !has:
 		return false
 	}
-	data := w.data(r.q)
+	data := w.data(&r.client)
 	if data == nil {
 		return false
 	}
 	o := &dns.EDNS0_LOCAL{Code: w.Code, Data: data}
-	r.private = r.private || w.Subnet != nil || w.Variable != ""
+	r.Private = r.Private || w.Subnet != nil || w.Variable != ""
 	if at < 0 {
-		r.options = append(r.options, o)
+		r.Options = append(r.Options, o)
 	} else {
-		r.options[at] = o
+		r.Options[at] = o
 	}
 	return true
 }
 
-// data is the option's data; nil if there is none for this client.
-func (w RewriteEDNS0) data(q *Query) []byte {
+// data is the option's data. It is nil if there is none for this client.
+func (w RewriteEDNS0) data(q *Question) []byte {
 	if w.Subnet != nil {
-		return w.Subnet.data(q.client.Addr().Unmap())
+		return w.Subnet.data(q.Client.Addr().Unmap())
 	}
-	local := q.zone.table.local
-	port := func(p uint16) []byte { return binary.BigEndian.AppendUint16(nil, p) }
+	number := func(p uint16) []byte { return binary.BigEndian.AppendUint16(nil, p) }
 	switch w.Variable {
 	case "":
 		return append([]byte{}, w.Data...)
 	case "qname":
-		return []byte(strings.ToLower(q.presentation()))
+		return []byte(q.Name)
 	case "qtype":
-		return port(q.qtype)
+		return number(q.Type)
 	case "client_ip":
-		return q.client.Addr().Unmap().AsSlice()
+		return q.Client.Addr().Unmap().AsSlice()
 	case "client_port":
-		return port(q.client.Port())
+		return number(q.Client.Port())
 	case "server_ip":
-		return local.Addr().Unmap().AsSlice()
+		return q.Server.Addr().Unmap().AsSlice()
 	case "server_port":
-		return port(local.Port())
+		return number(q.Server.Port())
 	case "protocol":
-		return []byte(protoLabels[boolIndex(q.tcp)])
+		return []byte(protocol(q.TCP))
 	}
 	return nil
 }
@@ -103,10 +101,10 @@ func (s *EDNS0Subnet) data(client netip.Addr) []byte {
 	return append(b, prefix.Addr().AsSlice()[:(bits+7)/8]...)
 }
 
-// option is the data of the first option with that code that the client sent;
-// nil if there is none.
-func (q *Query) option(code uint16) []byte {
-	for rest := q.options; len(rest) >= 4; {
+// Option returns the data of the first option with that code in the data of an
+// OPT record. It returns nil if there is none.
+func Option(options []byte, code uint16) []byte {
+	for rest := options; len(rest) >= 4; {
 		n := 4 + int(binary.BigEndian.Uint16(rest[2:]))
 		if n > len(rest) {
 			return nil

@@ -1,4 +1,4 @@
-package server
+package action
 
 import (
 	"regexp"
@@ -25,7 +25,7 @@ type NameMatch struct {
 	Pattern *regexp.Regexp // of regex
 }
 
-// Holds reports whether the rule is for name.
+// holds reports whether the rule is for name.
 func (m NameMatch) holds(name string) bool {
 	switch m.Kind {
 	case MatchExact:
@@ -40,7 +40,8 @@ func (m NameMatch) holds(name string) bool {
 	return m.Pattern.MatchString(name)
 }
 
-// replace puts to where m holds; name is one that it holds for.
+// replace replaces the part of name that matches by to. The rule must hold for
+// name.
 func (m NameMatch) replace(name, to string) string {
 	switch m.Kind {
 	case MatchExact:
@@ -55,8 +56,8 @@ func (m NameMatch) replace(name, to string) string {
 	return expandGroups(m.Pattern, name, to)
 }
 
-// expandGroups replaces {0}, {1}… in to by what the pattern's groups hold of
-// text. Without a match it returns text.
+// expandGroups replaces {0}, {1}… in to by the groups of the pattern in text.
+// Without a match it returns text.
 func expandGroups(pattern *regexp.Regexp, text, to string) string {
 	groups := pattern.FindStringSubmatch(text)
 	if groups == nil {
@@ -72,7 +73,7 @@ func expandGroups(pattern *regexp.Regexp, text, to string) string {
 type RewriteName struct {
 	Match   NameMatch
 	To      string
-	Auto    bool // the answer's names are changed back
+	Auto    bool // change the names in the answer back
 	Answers []RewriteAnswer
 }
 
@@ -84,17 +85,17 @@ type RewriteAnswer struct {
 	To      string
 }
 
-func (w RewriteName) apply(r *rewriting) bool {
-	if !w.Match.holds(r.name) {
+func (w RewriteName) apply(r *Rewriting) bool {
+	if !w.Match.holds(r.Name) {
 		return false
 	}
-	was := r.name
-	r.name = w.Match.replace(was, w.To)
+	was := r.Name
+	r.Name = w.Match.replace(was, w.To)
 	switch {
 	case w.Auto && w.Match.Kind == MatchSuffix:
 		r.undo = append(r.undo, renaming{suffix: true, from: w.To, to: w.Match.Text})
 	case w.Auto:
-		r.undo = append(r.undo, renaming{from: r.name, to: was})
+		r.undo = append(r.undo, renaming{from: r.Name, to: was})
 	}
 	for _, a := range w.Answers {
 		r.undo = append(r.undo, a)
@@ -102,8 +103,8 @@ func (w RewriteName) apply(r *rewriting) bool {
 	return true
 }
 
-// renaming changes names at or below from, or with suffix all that end in it,
-// whether they own a record or stand in one.
+// renaming changes names at or below from, or with suffix all names that end in
+// it, both owner names and names in record data.
 type renaming struct {
 	suffix   bool
 	from, to string
@@ -140,8 +141,7 @@ func (a RewriteAnswer) record(rr dns.RR) {
 
 func (RewriteAnswer) message(*dns.Msg) {}
 
-// nameIn is where the name in a record's data is, the first one; nil if the
-// type has none.
+// nameIn returns the first name in a record's data, nil if its type has none.
 func nameIn(rr dns.RR) *string {
 	switch r := rr.(type) {
 	case *dns.CNAME:

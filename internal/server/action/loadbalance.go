@@ -1,4 +1,4 @@
-package server
+package action
 
 import (
 	"math/rand/v2"
@@ -8,14 +8,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// LoadBalance orders the records of a reply at random: A and AAAA among each
-// other, MX among each other. CNAMEs come first, then other types.
+// LoadBalance orders the records of a reply at random: A and AAAA with each
+// other, MX with each other. CNAMEs come first, then other types.
 type LoadBalance struct {
 	Prefer []netip.Prefix // addresses in these come first, in this order
 }
 
-// order orders m, if l is not nil.
-func (l *LoadBalance) order(m *dns.Msg) {
+// Order orders the records of m. A nil LoadBalance leaves them.
+func (l *LoadBalance) Order(m *dns.Msg) {
 	if l == nil || m.Rcode != dns.RcodeSuccess {
 		return
 	}
@@ -42,7 +42,7 @@ func (l *LoadBalance) shuffle(section []dns.RR) {
 	}
 }
 
-// rank is the place of a record's group.
+// rank is the position of a record's group.
 func (l *LoadBalance) rank(rr dns.RR) int {
 	switch r := rr.(type) {
 	case *dns.A:

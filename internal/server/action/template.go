@@ -1,7 +1,6 @@
-package server
+package action
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -11,11 +10,10 @@ import (
 	"text/template/parse"
 
 	"github.com/miekg/dns"
-
-	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
-// TemplateConfig is one template directive. Names are fully qualified.
+// TemplateConfig is one template directive. Names are fully
+// qualified.
 type TemplateConfig struct {
 	Zones       []string
 	Class, Type uint16           // ANY: all
@@ -24,30 +22,24 @@ type TemplateConfig struct {
 	Answer      []string // templates of a record each
 	Authority   []string
 	Additional  []string
-	EDE         *TemplateEDE
-	Fallthrough []string // names that no pattern holds for are for others; "." for all
+	EDE         *ReplyEDE
+	Fallthrough []string // a name in these that no pattern matches goes to the next source; ".": all names
 }
 
-// TemplateEDE is an Extended DNS Error of a template's replies (RFC 8914).
-type TemplateEDE struct {
-	Code uint16
-	Text string
-}
-
-// Templates are a source that makes records of templates. The first one that
-// the question fits answers.
+// Templates is a source that makes records from templates. The first template
+// that the question fits answers.
 type Templates struct {
-	list    []*recordTemplate
-	clients bool
+	list      []*recordTemplate
+	perClient bool
 }
 
 type recordTemplate struct {
 	TemplateConfig
-	sections [3][]*template.Template // answer, authority, additional
-	clients  bool                    // it looks at .Remote
+	sections  [3][]*template.Template // answer, authority, additional
+	perClient bool                    // it uses .Remote
 }
 
-// templateData is what a template sees, under CoreDNS's names.
+// templateData is the data of a template, under CoreDNS's names.
 type templateData struct {
 	Zone     string
 	Name     string // lower case
@@ -56,12 +48,12 @@ type templateData struct {
 	Group    map[string]string
 	Class    string
 	Type     string
-	Message  *dns.Msg // the question as upstreams would be asked it
+	Message  *dns.Msg // the question as upstreams would get it
 	Question *dns.Question
 	Remote   string // the client's address
 }
 
-// Meta is empty: no metadata is collected.
+// Meta returns the empty string: nodens collects no metadata.
 func (*templateData) Meta(string) string { return "" }
 
 func newRecordTemplate(text string) (*template.Template, error) {
@@ -80,51 +72,45 @@ func NewTemplates(configs []TemplateConfig) (*Templates, error) {
 					return nil, fmt.Errorf("template %q: %w", text, err)
 				}
 				r.sections[i] = append(r.sections[i], parsed)
-				r.clients = r.clients || usesField(parsed.Root, "Remote")
+				r.perClient = r.perClient || usesField(parsed.Root, "Remote")
 			}
 		}
 		t.list = append(t.list, r)
-		t.clients = t.clients || r.clients
+		t.perClient = t.perClient || r.perClient
 	}
 	return t, nil
 }
 
-// usesField reports whether a template looks at a field.
+// usesField reports whether a template may use a field.
 func usesField(root parse.Node, field string) bool {
 	return strings.Contains(root.String(), "."+field)
 }
 
-// Exchange takes no question: who asks it is nobody's client.
-func (*Templates) Exchange(context.Context, *dns.Msg) (*dns.Msg, error) {
-	return nil, upstream.ErrNotMine
-}
+// PerClient reports whether the answer may depend on the client.
+func (t *Templates) PerClient() bool { return t.perClient }
 
-func (t *Templates) perClient() bool { return t.clients }
-
-// exchangeFor answers by the first template that fits. A template whose zone,
-// class and type fit but none of whose patterns does ends the search, unless
+// Answer answers with the first template that fits. If the zone, class and type
+// of a template fit but none of its patterns matches, the search ends, unless
 // the name falls through.
-func (t *Templates) exchangeFor(ctx context.Context, s *Server, x *exchange) (sourced, error) {
-	name := strings.ToLower(x.m.Question[0].Name)
+func (t *Templates) Answer(req *Request) (Reply, error) {
+	name := strings.ToLower(req.Msg.Question[0].Name)
 	for _, r := range t.list {
 		zone := longestZone(r.Zones, name)
-		if zone == "" || !r.fits(x.m.Question[0]) {
+		if zone == "" || !r.fits(req.Msg.Question[0]) {
 			continue
 		}
-		data, ok := r.match(name, zone, x)
+		data, ok := r.match(name, zone, req)
 		switch {
 		case ok:
-			return r.reply(ctx, s, x, data)
+			return r.reply(req, data)
 		case !slices.ContainsFunc(r.Fallthrough, func(z string) bool { return dns.IsSubDomain(z, name) }):
-			return sourced{}, &upstream.Error{EDE: edeOther, Text: "no template is for this name",
-				Err: fmt.Errorf("template: no pattern holds for %s", name)}
+			return Reply{}, &Error{Text: "no template is for this name", Err: fmt.Errorf("template: no pattern matches %s", name)}
 		}
 	}
-	return sourced{}, upstream.ErrNotMine
+	return Reply{}, nil
 }
 
-// longestZone is the zone with the most labels that name is at or below; "" if
-// there is none.
+// longestZone is the longest zone that name is at or below, "" if there is none.
 func longestZone(zones []string, name string) string {
 	best := ""
 	for _, z := range zones {
@@ -141,14 +127,14 @@ func (r *recordTemplate) fits(q dns.Question) bool {
 }
 
 // match tries the patterns in order.
-func (r *recordTemplate) match(name, zone string, x *exchange) (*templateData, bool) {
+func (r *recordTemplate) match(name, zone string, req *Request) (*templateData, bool) {
 	data := &templateData{
 		Zone: zone, Name: name, Match: []string{name}, Group: map[string]string{"0": name},
-		Class: dns.ClassToString[x.m.Question[0].Qclass], Type: dns.TypeToString[x.m.Question[0].Qtype],
-		Message: x.m.Copy(), Question: &x.m.Copy().Question[0],
-		Remote: x.client.Addr().Unmap().WithZone("").String(),
+		Class: dns.ClassToString[req.Msg.Question[0].Qclass], Type: dns.TypeToString[req.Msg.Question[0].Qtype],
+		Message: req.Msg.Copy(), Question: &req.Msg.Copy().Question[0],
+		Remote: req.Client.Addr().Unmap().WithZone("").String(),
 	}
-	if x.m.Question[0].Qtype == dns.TypeANY {
+	if req.Msg.Question[0].Qtype == dns.TypeANY {
 		data.Type = dns.TypeToString[r.Type]
 	}
 	if len(r.Patterns) == 0 {
@@ -172,35 +158,27 @@ func (r *recordTemplate) match(name, zone string, x *exchange) (*templateData, b
 	return nil, false
 }
 
-// reply makes the records. One that is none makes the whole an error.
-func (r *recordTemplate) reply(ctx context.Context, s *Server, x *exchange, data *templateData) (sourced, error) {
-	out := sourced{Msg: new(dns.Msg).SetRcode(x.m, r.Rcode), private: r.clients || r.EDE != nil, note: r.ede()}
+// reply makes the records. If one of them is invalid, the whole reply is an
+// error.
+func (r *recordTemplate) reply(req *Request, data *templateData) (Reply, error) {
+	m := new(dns.Msg).SetRcode(req.Msg, r.Rcode)
 	if r.Rcode == dns.RcodeServerFailure {
-		out.private = true
-		return out, nil
+		return Reply{Msg: m, Private: true, EDE: r.EDE}, nil
 	}
-	out.Authoritative = true
-	for i, section := range []*[]dns.RR{&out.Answer, &out.Ns, &out.Extra} {
+	m.Authoritative = true
+	for i, section := range []*[]dns.RR{&m.Answer, &m.Ns, &m.Extra} {
 		for _, t := range r.sections[i] {
 			rr, err := makeRecord(t, data)
 			if err != nil {
-				return sourced{}, &upstream.Error{EDE: edeOther, Text: "the template makes no record", Err: fmt.Errorf("template: %s: %w", data.Name, err)}
+				return Reply{}, &Error{Text: "the template makes no record", Err: fmt.Errorf("template: %s: %w", data.Name, err)}
 			}
 			*section = append(*section, rr)
 			if cname, ok := rr.(*dns.CNAME); ok && i == 0 {
-				out.follow(ctx, s, x, cname.Target)
+				m.Answer = append(m.Answer, target(req, cname.Target)...)
 			}
 		}
 	}
-	return out, nil
-}
-
-// ede is the Extended DNS Error of the replies.
-func (r *recordTemplate) ede() ede {
-	if r.EDE == nil {
-		return ede{}
-	}
-	return ede{set: true, code: r.EDE.Code, text: cutText(r.EDE.Text)}
+	return Reply{Msg: m, Private: r.perClient || r.EDE != nil, EDE: r.EDE}, nil
 }
 
 // makeRecord executes a template.
@@ -216,13 +194,14 @@ func makeRecord(t *template.Template, data *templateData) (dns.RR, error) {
 	return rr, err
 }
 
-// follow adds what is known of a CNAME's target, for addresses.
-func (r *sourced) follow(ctx context.Context, s *Server, x *exchange, target string) {
-	qtype := x.m.Question[0].Qtype
+// target returns the records of a CNAME's target, for address queries.
+func target(req *Request, name string) []dns.RR {
+	qtype := req.Msg.Question[0].Qtype
 	if qtype != dns.TypeA && qtype != dns.TypeAAAA {
-		return
+		return nil
 	}
-	if m := s.lookUp(ctx, x, target, qtype); m != nil {
-		r.Answer = append(r.Answer, m.Answer...)
+	if m := req.Lookup(name, qtype); m != nil {
+		return m.Answer
 	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package server
+package action
 
 import (
 	"slices"
@@ -9,22 +9,22 @@ import (
 // RewriteType asks for another type.
 type RewriteType struct{ From, To uint16 }
 
-func (w RewriteType) apply(r *rewriting) bool {
-	if r.qtype != w.From {
+func (w RewriteType) apply(r *Rewriting) bool {
+	if r.Type != w.From {
 		return false
 	}
-	r.qtype = w.To
+	r.Type = w.To
 	return true
 }
 
 // RewriteClass asks in another class.
 type RewriteClass struct{ From, To uint16 }
 
-func (w RewriteClass) apply(r *rewriting) bool {
-	if r.qclass != w.From {
+func (w RewriteClass) apply(r *Rewriting) bool {
+	if r.Class != w.From {
 		return false
 	}
-	r.qclass = w.To
+	r.Class = w.To
 	return true
 }
 
@@ -34,8 +34,8 @@ type RewriteTTL struct {
 	Min, Max uint32
 }
 
-func (w RewriteTTL) apply(r *rewriting) bool {
-	if !w.Match.holds(r.name) {
+func (w RewriteTTL) apply(r *Rewriting) bool {
+	if !w.Match.holds(r.Name) {
 		return false
 	}
 	r.undo = append(r.undo, w)
@@ -43,7 +43,7 @@ func (w RewriteTTL) apply(r *rewriting) bool {
 }
 
 func (w RewriteTTL) record(rr dns.RR) {
-	if h := rr.Header(); h.Rrtype != dns.TypeOPT { // where the field is no TTL
+	if h := rr.Header(); h.Rrtype != dns.TypeOPT { // OPT has no TTL
 		h.Ttl = max(w.Min, min(w.Max, h.Ttl))
 	}
 }
@@ -56,8 +56,8 @@ type RewriteRcode struct {
 	From, To int
 }
 
-func (w RewriteRcode) apply(r *rewriting) bool {
-	if !w.Match.holds(r.name) {
+func (w RewriteRcode) apply(r *Rewriting) bool {
+	if !w.Match.holds(r.Name) {
 		return false
 	}
 	r.undo = append(r.undo, w)
@@ -72,8 +72,9 @@ func (w RewriteRcode) message(m *dns.Msg) {
 	}
 }
 
-// rewritesClass reports whether some step is for questions of that class.
-func (w *Rewrite) rewritesClass(class uint16) bool {
+// RewritesClass reports whether some step is for questions of that class. A nil
+// Rewrite has no steps.
+func (w *Rewrite) RewritesClass(class uint16) bool {
 	return w != nil && slices.ContainsFunc(w.Steps, func(s RewriteStep) bool {
 		c, ok := s.Rule.(RewriteClass)
 		return ok && c.From == class
