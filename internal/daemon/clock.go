@@ -4,5 +4,5 @@ package daemon
 
 import "time"
 
-// clock is the time by which answers age.
+// clock returns the clock by which cached answers age.
 func clock(func(string) string) (now func() time.Time, err error) { return time.Now, nil }

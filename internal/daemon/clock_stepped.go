@@ -14,15 +14,14 @@ import (
 // clockSocketEnv names the unix socket by which a test steps the clock.
 const clockSocketEnv = "NODENS_CLOCK_SOCKET"
 
-// clock is a clock for tests that only goes when it is told to: each line on
-// the socket is a duration to step by, in Go's notation, and is answered with
-// one line, "ok" or the error, after which every reading is of the new time.
-// Only builds with the tag steppedclock have it; it lives as long as the
-// process.
+// clock returns a clock for tests that stands still. Each line on the socket is a
+// duration, in Go's notation, by which the clock steps. The reply is one line, "ok"
+// after the step or an error. Only builds with the tag steppedclock have it. It runs
+// until the process ends.
 func clock(getenv func(string) string) (now func() time.Time, err error) {
 	path := getenv(clockSocketEnv)
 	if path == "" {
-		return nil, errors.New("built with steppedclock: " + clockSocketEnv + " has to name a socket")
+		return nil, errors.New("built with steppedclock: " + clockSocketEnv + " must name a socket")
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -40,7 +39,7 @@ type steppedClock struct {
 
 func (c *steppedClock) now() time.Time { return c.start.Add(time.Duration(c.since.Load())) }
 
-// serve takes one connection after another.
+// serve handles one connection at a time.
 func (c *steppedClock) serve(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -48,13 +47,13 @@ func (c *steppedClock) serve(l net.Listener) {
 			return
 		}
 		for lines := bufio.NewScanner(conn); lines.Scan(); {
-			answer := "ok"
+			reply := "ok"
 			if d, err := time.ParseDuration(lines.Text()); err != nil {
-				answer = err.Error()
+				reply = err.Error()
 			} else {
 				c.since.Add(int64(d))
 			}
-			fmt.Fprintln(conn, answer)
+			fmt.Fprintln(conn, reply)
 		}
 		_ = conn.Close()
 	}

@@ -12,37 +12,38 @@ import (
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/watch"
 )
 
 //go:embed default.corefile
 var defaultCorefile string
 
-// source is a Corefile, parsed, and what its files held when they were read.
+// source is a parsed Corefile and the files that it comes from.
 type source struct {
 	*config.Config
-	files   []string // all that it was made from
-	content content
+	files   []string
+	content watch.Sum // of files, taken before they were read
 }
 
-// corefiles reads the Corefile that the flags name, with node-cache's rules:
-// a base Corefile wins if there is one, and has its placeholders filled in.
+// corefiles reads the Corefile that the options name, by node-cache's rules: if the
+// base Corefile exists, it is used and its placeholders are filled in.
 type corefiles struct {
 	opts *Options
-	// warn is told of a kube-dns ConfigMap that cannot be used.
+	// warn is called if the kube-dns ConfigMap cannot be used.
 	warn func(error)
 
-	kubeDNS config.KubeDNS // the last good one
+	kubeDNS config.KubeDNS // the last good values
 }
 
-// read reads and parses. Which files are imported is known only after parsing;
-// what they held has to be known from before it: so it may read twice.
+// read reads and parses the Corefile. Only the parser knows the imported files, but
+// their content must be hashed before they are read. So read may parse twice.
 func (c *corefiles) read() (source, error) {
 	files := c.files()
 	for {
-		held := contentOf(files)
+		content := watch.SumOf(files)
 		cfg, err := c.parse()
 		if err != nil {
-			return source{files: files, content: held}, err
+			return source{files: files, content: content}, err
 		}
 		all := c.files()
 		if !c.opts.Sample {
@@ -51,13 +52,14 @@ func (c *corefiles) read() (source, error) {
 		slices.Sort(all)
 		all = slices.Compact(all)
 		if slices.Equal(all, files) {
-			return source{cfg, files, held}, nil
+			return source{cfg, files, content}, nil
 		}
 		files = all
 	}
 }
 
-// files are those whose content decides, whether they exist or not.
+// files lists the files that decide on the configuration, even those that do not
+// exist.
 func (c *corefiles) files() []string {
 	var files []string
 	if c.opts.KubeDNS != "" {
@@ -70,7 +72,6 @@ func (c *corefiles) files() []string {
 	return slices.Compact(files)
 }
 
-// parse reads what there is now.
 func (c *corefiles) parse() (*config.Config, error) {
 	if c.opts.Sample {
 		return c.render("default.corefile", defaultCorefile, config.KubeDNS{})
@@ -88,14 +89,14 @@ func (c *corefiles) parse() (*config.Config, error) {
 		return nil, fmt.Errorf("read Corefile: %w", err)
 	}
 	if k, err := c.readKubeDNS(); err != nil || len(k.StubDomains)+len(k.UpstreamNameservers) > 0 {
-		c.warn(fmt.Errorf("kube-dns ConfigMap: not used, for there is no base Corefile %s to put it into", c.opts.BaseCorefile))
+		c.warn(fmt.Errorf("kube-dns ConfigMap: not used, because the base Corefile %s does not exist", c.opts.BaseCorefile))
 	}
 	return config.Parse(c.opts.Corefile, string(text), src)
 }
 
-// parseBase fills in the base Corefile. What the ConfigMap says is left out if
-// it spoils a Corefile that is good without it: a bad stub domain must not
-// take the node's DNS down.
+// parseBase fills in and parses the base Corefile. If that fails because of the
+// ConfigMap, it uses the last good values: a bad stub domain must not stop the
+// node's DNS.
 func (c *corefiles) parseBase(text string) (*config.Config, error) {
 	k, err := c.readKubeDNS()
 	if err != nil {
@@ -115,7 +116,7 @@ func (c *corefiles) parseBase(text string) (*config.Config, error) {
 	return cfg, nil
 }
 
-// readKubeDNS reads the mounted ConfigMap; absent keys are none.
+// readKubeDNS reads the mounted ConfigMap. A key that is missing is empty.
 func (c *corefiles) readKubeDNS() (config.KubeDNS, error) {
 	if c.opts.KubeDNS == "" {
 		return config.KubeDNS{}, nil
@@ -146,14 +147,14 @@ func (c *corefiles) render(name, text string, k config.KubeDNS) (*config.Config,
 	return config.Parse(name, text, hostSource(c.opts.Getenv))
 }
 
-// hostSource is this process's files and environment.
+// hostSource returns the files and the environment of this process.
 func hostSource(getenv func(string) string) config.Source {
 	dir, _ := os.Getwd()
 	return config.Source{Files: os.DirFS("/"), Dir: dir, Getenv: getenv}
 }
 
-// serviceEnv is the variable in which the kubelet gives every pod the cluster
-// IP of a Service.
+// serviceEnv names the environment variable by which the kubelet gives pods the
+// cluster IP of a Service.
 func serviceEnv(service string) string {
 	return strings.ToUpper(strings.ReplaceAll(service, "-", "_")) + "_SERVICE_HOST"
 }

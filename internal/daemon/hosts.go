@@ -7,19 +7,20 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/upstream"
+	"github.com/nodens-dns/nodens/internal/watch"
 )
 
 // hostsFile is a hosts directive and the file that it follows.
 type hostsFile struct {
 	hosts    *upstream.Hosts
 	path     string
-	content  content       // of the file, taken before it was read
+	content  watch.Sum     // of the file, taken before it was read
 	interval time.Duration // 0: the file is read once
 }
 
 func newHostsFile(b *config.Block, log *slog.Logger) (*hostsFile, error) {
 	h := b.Hosts
-	read := contentOf([]string{h.Path})
+	read := watch.SumOf([]string{h.Path})
 	inline := make([]upstream.HostsEntry, len(h.Inline))
 	for i, e := range h.Inline {
 		inline[i] = upstream.HostsEntry(e)
@@ -34,7 +35,7 @@ func newHostsFile(b *config.Block, log *slog.Logger) (*hostsFile, error) {
 
 // follow reads the file again when it changes, until ctx is done.
 func (h *hostsFile) follow(ctx context.Context, log *slog.Logger) {
-	err := watchFiles(ctx, []string{h.path}, h.content, h.interval, func() {
+	err := watch.Files(ctx, []string{h.path}, h.content, h.interval, func() {
 		if err := h.hosts.Reload(); err != nil {
 			log.Error("the hosts stay as they were: reading the file failed", "file", h.path, "error", err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/server"
 	"github.com/nodens-dns/nodens/internal/upstream"
+	"github.com/nodens-dns/nodens/internal/watch"
 )
 
 // HostResolvConf is the file with the host's nameservers and search list.
@@ -22,14 +23,14 @@ const HostResolvConf = "/etc/resolv.conf"
 // searchList is the search list from which normalize takes its suffixes.
 type searchList struct {
 	path    string
-	content content // of the file, taken before it was read
+	content watch.Sum // of the file, taken before it was read
 	domains []string
 }
 
 // readSearch reads the host's search list. A file without a nameserver may have one.
 // A missing file has an empty list.
 func readSearch(path string) (searchList, error) {
-	s := searchList{path: path, content: contentOf([]string{path})}
+	s := searchList{path: path, content: watch.SumOf([]string{path})}
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return s, nil
@@ -111,7 +112,7 @@ func withoutRoot(names []string) []string {
 // done.
 func (s *searchList) follow(ctx context.Context, reloads reloadRequests, log *slog.Logger) {
 	const interval = time.Minute // for file systems that do not notify
-	err := watchFiles(ctx, []string{s.path}, s.content, interval, func() { reloads.add(s.path + " changed") })
+	err := watch.Files(ctx, []string{s.path}, s.content, interval, func() { reloads.add(s.path + " changed") })
 	if err != nil && ctx.Err() == nil {
 		log.Error("changes of the search list are no longer seen", "file", s.path, "error", err)
 	}

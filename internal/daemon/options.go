@@ -16,7 +16,7 @@ type Options struct {
 	BaseCorefile    string // file with placeholders; used in place of Corefile if it exists
 	Sample          bool   // run the embedded Corefile
 	KubeDNS         string // directory of the mounted kube-dns ConfigMap; empty: none
-	UpstreamService string // its cluster IP, from the environment, answers for ClusterDomain
+	UpstreamService string // Service that answers for ClusterDomain; its IP is in the environment
 	ClusterDomain   string // without the final dot
 	Reload          bool   // reload when the files change, even without the reload directive
 
@@ -31,7 +31,7 @@ type Options struct {
 	SyncInterval   time.Duration
 
 	SetupMetrics string // host:port; empty: off
-	Prometheus   string // stands for __PROMETHEUS__ENDPOINT__
+	Prometheus   string // address that replaces __PROMETHEUS__ENDPOINT__
 	PIDFile      string // empty: none
 
 	Redirect RedirectOptions
@@ -69,9 +69,9 @@ type ClusterOptions struct {
 	Account            string // directory
 }
 
-// LimitOptions restrict who is answered, and what one client may use.
+// LimitOptions restrict which clients get answers, and what one client may use.
 type LimitOptions struct {
-	Everybody         bool
+	Everybody         bool // answer clients from outside the node and its pods, too
 	Misses            int // in flight; 0: the server's default
 	MissesPerClient   int
 	TCP, TCPPerClient int // connections of one address; 0: the server's defaults

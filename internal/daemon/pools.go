@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/upstream"
+	"github.com/nodens-dns/nodens/internal/watch"
 )
 
 // poolsConfig is what all pools share.
@@ -59,7 +60,7 @@ func poolKey(f *config.Forward) string {
 	if f.TLS == nil {
 		return f.Key()
 	}
-	return fmt.Sprintf("%s %x", f.Key(), contentOf([]string{f.TLS.Cert, f.TLS.Key, f.TLS.CA}))
+	return fmt.Sprintf("%s %x", f.Key(), watch.SumOf([]string{f.TLS.Cert, f.TLS.Key, f.TLS.CA}))
 }
 
 // open returns the pool of key. It makes one from f if there is none.
@@ -70,7 +71,7 @@ func (p *pools) open(key string, f *config.Forward) (*upstream.Pool, error) {
 		return r.Pool, nil
 	}
 	files := resolvConfs(f)
-	read := contentOf(files)
+	read := watch.SumOf(files)
 	endpoints, err := p.endpoints(f)
 	if err != nil {
 		return nil, err
@@ -89,7 +90,7 @@ func (p *pools) open(key string, f *config.Forward) (*upstream.Pool, error) {
 }
 
 // start runs the pool and follows the files that its upstreams come from.
-func (p *pools) start(pool *upstream.Pool, f *config.Forward, files []string, read content) *runningPool {
+func (p *pools) start(pool *upstream.Pool, f *config.Forward, files []string, read watch.Sum) *runningPool {
 	ctx, cancel := context.WithCancel(p.ctx)
 	r := &runningPool{Pool: pool, forward: f, stop: cancel}
 	r.wg.Go(func() {
@@ -115,9 +116,9 @@ func resolvConfs(f *config.Forward) []string {
 }
 
 // watch follows the resolv.conf files of f. A bad file does not change the upstreams.
-func (p *pools) watch(ctx context.Context, r *runningPool, f *config.Forward, files []string, read content) {
+func (p *pools) watch(ctx context.Context, r *runningPool, f *config.Forward, files []string, read watch.Sum) {
 	const interval = time.Minute // for file systems that do not notify
-	err := watchFiles(ctx, files, read, interval, func() {
+	err := watch.Files(ctx, files, read, interval, func() {
 		endpoints, err := p.endpoints(f)
 		if err != nil {
 			p.Logger.Error("the upstreams stay as they were: reading resolv.conf failed", "zone", f.From, "error", err)

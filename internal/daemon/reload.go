@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nodens-dns/nodens/internal/watch"
 )
 
 // reloadRequests has capacity 1: a pending request covers later ones.
@@ -99,7 +101,7 @@ func (a *app) followCorefile(ctx context.Context, reloads reloadRequests, log *s
 	if j := a.reload.Jitter; j > 0 {
 		interval += rand.N(2*j) - j
 	}
-	err := watchFiles(ctx, a.cfg.files, a.cfg.content, max(interval, time.Second), func() { reloads.add("file changed") })
+	err := watch.Files(ctx, a.cfg.files, a.cfg.content, max(interval, time.Second), func() { reloads.add("file changed") })
 	if err != nil && ctx.Err() == nil {
 		log.Error("changes of the Corefile are no longer seen: send SIGHUP to reload", "file", a.cfg.files, "error", err)
 	}

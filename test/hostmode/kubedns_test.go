@@ -119,7 +119,7 @@ func TestFlagKubeDNSCM(t *testing.T) {
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
 		n.mount(t, kubeDNSPath, map[string]string{"stubDomains": acmeStub})
 		d := n.start(t, local()...)
-		d.Err.WaitFor(t, 0, `kube-dns ConfigMap: not used, for there is no base Corefile `+basePath)
+		d.Err.WaitFor(t, 0, `kube-dns ConfigMap: not used, because the base Corefile `+basePath)
 		n.answers(t, localAddr, stubName, outsideDNS)
 	})
 	t.Run("not mounted", func(t *testing.T) {

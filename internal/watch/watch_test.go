@@ -1,4 +1,4 @@
-package daemon
+package watch
 
 import (
 	"context"
@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// watching runs watchFiles on path and returns a channel of its reports.
+// watching runs Files on path and returns a channel with its calls of changed.
 func watching(t *testing.T, path string, interval time.Duration) <-chan struct{} {
 	t.Helper()
-	changed, last := make(chan struct{}, 100), contentOf([]string{path})
+	changed, last := make(chan struct{}, 100), SumOf([]string{path})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- watchFiles(ctx, []string{path}, last, interval, func() { changed <- struct{}{} }) }()
+	go func() { done <- Files(ctx, []string{path}, last, interval, func() { changed <- struct{}{} }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("watchFiles: %v", err)
+			t.Errorf("Files: %v", err)
 		}
 	})
 	return changed
 }
 
-func await(t *testing.T, changed <-chan struct{}, what string) {
+func waitFor(t *testing.T, changed <-chan struct{}, change string) {
 	t.Helper()
 	select {
 	case <-changed:
 	case <-time.After(20 * time.Second):
-		t.Fatalf("%s: not seen", what)
+		t.Fatalf("%s: not seen", change)
 	}
 }
 
@@ -40,37 +40,37 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func TestWatchFiles(t *testing.T) {
+func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "Corefile")
 	write(t, path, "one")
 	changed := watching(t, path, 0)
 	write(t, path, "two")
-	await(t, changed, "a write")
+	waitFor(t, changed, "a write")
 
 	write(t, path+".new", "three")
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
 	}
-	await(t, changed, "a rename into place")
+	waitFor(t, changed, "a rename into place")
 
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	await(t, changed, "a removal")
+	waitFor(t, changed, "a removal")
 	write(t, path, "four")
-	await(t, changed, "a new file")
+	waitFor(t, changed, "a new file")
 
-	// A write of the same content and one beside it are no changes: the next
-	// report is for what comes after them.
+	// Writing the same content or another file changes nothing: the next call is for
+	// the write after that.
 	write(t, path, "four")
 	write(t, filepath.Join(dir, "other"), "x")
 	write(t, path, "five")
-	await(t, changed, "a change after none")
+	waitFor(t, changed, "a write after two without a change")
 }
 
-// TestWatchConfigMap swaps the ..data symlink as the kubelet does.
-func TestWatchConfigMap(t *testing.T) {
+// TestConfigMap swaps the ..data symlink as the kubelet does.
+func TestConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	version := func(name, text string) {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
@@ -92,17 +92,17 @@ func TestWatchConfigMap(t *testing.T) {
 	}
 	changed := watching(t, path, 0)
 	version("..2026_2", "two")
-	await(t, changed, "the first swap")
+	waitFor(t, changed, "the first swap")
 	if err := os.RemoveAll(filepath.Join(dir, "..2026_1")); err != nil {
 		t.Fatal(err)
 	}
 	version("..2026_3", "three")
-	await(t, changed, "the second swap")
+	waitFor(t, changed, "the second swap")
 }
 
-// TestWatchElsewhere follows a link whose target changes in its own directory,
-// as /etc/resolv.conf does.
-func TestWatchElsewhere(t *testing.T) {
+// TestSymlinkTarget follows a symlink whose target changes in another directory, as
+// /etc/resolv.conf does.
+func TestSymlinkTarget(t *testing.T) {
 	real := filepath.Join(t.TempDir(), "resolv.conf")
 	write(t, real, "one")
 	path := filepath.Join(t.TempDir(), "resolv.conf")
@@ -111,18 +111,18 @@ func TestWatchElsewhere(t *testing.T) {
 	}
 	changed := watching(t, path, 0)
 	write(t, real, "two")
-	await(t, changed, "a write to the target")
+	waitFor(t, changed, "a write to the target")
 }
 
-// TestWatchMissesNothing changes the file before the watch begins.
-func TestWatchMissesNothing(t *testing.T) {
+// TestChangeBeforeWatch changes the file before the watch begins.
+func TestChangeBeforeWatch(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "Corefile")
 	write(t, path, "one")
-	read := contentOf([]string{path})
+	read := SumOf([]string{path})
 	write(t, path, "two")
 	ctx, cancel := context.WithCancel(t.Context())
 	called := false
-	if err := watchFiles(ctx, []string{path}, read, 0, func() { called = true; cancel() }); err != nil || !called {
+	if err := Files(ctx, []string{path}, read, 0, func() { called = true; cancel() }); err != nil || !called {
 		t.Errorf("called %t, error %v", called, err)
 	}
 }

@@ -1,0 +1,131 @@
+// Package watch follows the content of files.
+package watch
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// settleTime is the time between the first event of a burst and the check of the
+// content. It lets a writer that truncates the file first finish.
+const settleTime = 50 * time.Millisecond
+
+// pollInterval is the time between checks if the kernel gives no watch. The number
+// of watches of a user is limited.
+const pollInterval = 5 * time.Second
+
+// Sum identifies the content of a list of files.
+type Sum [sha256.Size]byte
+
+// SumOf hashes the content of the files, and which of them cannot be read.
+func SumOf(paths []string) Sum {
+	h := sha256.New()
+	for _, p := range paths {
+		b, err := readRegular(p)
+		fmt.Fprintf(h, "%s\x00%d\x00%t\x00", p, len(b), err == nil)
+		h.Write(b)
+	}
+	return Sum(h.Sum(nil))
+}
+
+// readRegular reads a regular file; opening a FIFO would block.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	return os.ReadFile(path)
+}
+
+// Files calls changed whenever the content of paths changes, until ctx is done. last
+// is the SumOf paths before the caller read them, so that no change is missed. Files
+// sees writes, renames into place, and the symlink swap by which the kubelet updates
+// a mounted ConfigMap. If interval is not 0, it also checks at that interval, for
+// file systems that do not notify.
+func Files(ctx context.Context, paths []string, last Sum, interval time.Duration, changed func()) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return poll(ctx, paths, last, max(interval, pollInterval), changed)
+	}
+	defer w.Close()
+	check := func() {
+		addDirs(w, paths)
+		if now := SumOf(paths); now != last {
+			last = now
+			changed()
+		}
+	}
+	var tick <-chan time.Time
+	if interval > 0 {
+		t := time.NewTicker(interval)
+		defer t.Stop()
+		tick = t.C
+	}
+	check()
+	var settled <-chan time.Time // set by the first event of a burst
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.Events:
+			if settled == nil {
+				settled = time.After(settleTime)
+			}
+		case <-settled:
+			settled = nil
+			check()
+		case <-w.Errors: // events were lost
+			check()
+		case <-tick:
+			check()
+		}
+	}
+}
+
+// poll is Files without notifications of the kernel.
+func poll(ctx context.Context, paths []string, last Sum, interval time.Duration, changed func()) error {
+	t := time.NewTicker(interval)
+	defer t.Stop()
+	for {
+		if now := SumOf(paths); now != last {
+			last = now
+			changed()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+// addDirs watches the directory of every path, and those of the files that symlinks
+// on the way point to. It ignores failures: then only the interval applies.
+func addDirs(w *fsnotify.Watcher, paths []string) {
+	for _, p := range paths {
+		const maxLinks = 40 // the kernel's own limit, include/linux/namei.h
+		for range maxLinks {
+			_ = w.Add(filepath.Dir(p)) // no effect if it is watched already
+			target, err := os.Readlink(p)
+			if err != nil {
+				break
+			}
+			if !filepath.IsAbs(target) {
+				target = filepath.Join(filepath.Dir(p), target)
+			}
+			p = target
+		}
+		if real, err := filepath.EvalSymlinks(p); err == nil {
+			_ = w.Add(filepath.Dir(real))
+		}
+	}
+}
