@@ -11,10 +11,9 @@ import (
 	"unicode"
 )
 
-// Describe writes what c amounts to, for people: a heading for each block and
-// a line for each of its directives, with every value that is in force and
-// whether it was given or not. The order of lines does not depend on that of
-// the Corefile, except for blocks and for directives that repeat.
+// Describe prints c for people: a heading for each block and a line for each of
+// its directives, with every value in force, whether the Corefile sets it or not.
+// The directives of a block come in the order of Directives.
 func (c *Config) Describe(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	for i, b := range c.Blocks {
@@ -36,107 +35,37 @@ func (b *Block) describe(out *bufio.Writer) {
 		zones[i] = z.String()
 	}
 	fmt.Fprintf(out, "%s:%d: %s\n", b.File, b.Line, strings.Join(zones, " "))
-	line := func(directive string, values ...string) {
-		fmt.Fprintf(out, "  %-10s  %s\n", directive, strings.Join(values, "; "))
-	}
-	line("bind", b.describeBind()...)
-	b.describeAnswers(line)
-	b.describeOperation(line)
-}
-
-// describeAnswers covers what decides on an answer.
-func (b *Block) describeAnswers(line func(directive string, values ...string)) {
-	b.describeActions(line)
-	if b.Cache != nil {
-		line("cache", b.Cache.describe()...)
-	}
-	for _, t := range b.Templates {
-		line("template", t.describe()...)
-	}
-	if b.Hosts != nil {
-		line("hosts", b.Hosts.describe()...)
-	}
-	for _, f := range b.Forwards {
-		line("forward", f.describe()...)
-	}
-	if b.Sample {
-		line("sample", "embedded zone")
-	}
-	if b.Whoami {
-		line("whoami", "on")
-	}
-	if b.Loop {
-		line("loop", "detection on")
-	}
-	if b.Normalize != nil {
-		line("normalize", b.Normalize.describe()...)
+	for _, d := range Directives() {
+		for _, values := range d.describe(b) {
+			fmt.Fprintf(out, "  %-10s  %s\n", d.Name, strings.Join(values, "; "))
+		}
 	}
 }
 
-// describeActions covers what changes queries and replies.
-func (b *Block) describeActions(line func(directive string, values ...string)) {
-	if b.NSID != nil {
-		line("nsid", orText(b.NSID.Text, "the name of the host"))
-	}
-	if b.BufSize != nil {
-		line("bufsize", strconv.Itoa(b.BufSize.Size))
-	}
-	if b.DNS64 != nil {
-		line("dns64", b.DNS64.describe()...)
-	}
-	if b.LoadBalance != nil {
-		line("loadbalance", b.LoadBalance.describe()...)
-	}
-	for _, r := range b.Rewrites {
-		line("rewrite", r.describe()...)
-	}
-	for _, a := range b.ACL {
-		line("acl", a.describe()...)
-	}
+// describer is the type of a directive's values.
+type describer interface {
+	comparable
+	describe() []string
 }
 
-func orText(text, fallback string) string {
-	if text == "" {
-		return fallback
+// each describes the directives that are not nil.
+func each[T describer](directives ...T) [][]string {
+	var absent T
+	var lines [][]string
+	for _, d := range directives {
+		if d != absent {
+			lines = append(lines, d.describe())
+		}
 	}
-	return strconv.Quote(text)
+	return lines
 }
 
-// describeOperation covers what people and machines see of the daemon.
-func (b *Block) describeOperation(line func(directive string, values ...string)) {
-	if b.Errors != nil {
-		line("errors", b.Errors.describe()...)
+// ifSet describes a directive without values.
+func ifSet(set bool, text string) [][]string {
+	if !set {
+		return nil
 	}
-	for _, l := range b.Log {
-		line("log", l.describe()...)
-	}
-	if b.Metadata {
-		line("metadata", "log")
-	}
-	if b.Timeouts != nil {
-		line("timeouts", b.Timeouts.describe()...)
-	}
-	if b.Debug {
-		line("debug", "on")
-	}
-	if b.Pprof != nil {
-		line("pprof", b.Pprof.describe()...)
-	}
-	if b.Prometheus != nil {
-		line("prometheus", b.Prometheus.Addr)
-	}
-	if b.Health != nil {
-		line("health", b.Health.Addr, "lameduck "+durationOrOff(b.Health.Lameduck))
-	}
-	if b.Ready != nil {
-		line("ready", b.Ready.Addr)
-	}
-	if b.Redirect != nil {
-		line("redirect", b.Redirect.describe()...)
-	}
-	if b.Reload != nil {
-		line("reload", b.Reload.describe()...)
-	}
+	return [][]string{{text}}
 }
 
 func (b *Block) describeBind() []string {
@@ -148,6 +77,23 @@ func (b *Block) describeBind() []string {
 		return []string{hosts}
 	}
 	return []string{hosts, "except " + words(b.BindExcept)}
+}
+
+func (n *NSID) describe() []string {
+	if n.Text == "" {
+		return []string{"the name of the host"}
+	}
+	return []string{strconv.Quote(n.Text)}
+}
+
+func (s *BufSize) describe() []string { return []string{strconv.Itoa(s.Size)} }
+
+func (p *Prometheus) describe() []string { return []string{p.Addr} }
+
+func (r *Ready) describe() []string { return []string{r.Addr} }
+
+func (h *Health) describe() []string {
+	return []string{h.Addr, "lameduck " + durationOrOff(h.Lameduck)}
 }
 
 func (c *Cache) describe() []string {

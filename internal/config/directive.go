@@ -18,6 +18,9 @@ type Directive struct {
 	repeats bool // a block may have several, which add up
 	last    bool // a block may have several, of which the last counts
 	parse   func(b *Block, s statement) error
+
+	// describe returns the values of each such directive in b, for Describe.
+	describe func(b *Block) [][]string
 }
 
 // Directives returns the directives that Parse knows, in the order in which

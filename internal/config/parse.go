@@ -29,13 +29,22 @@ func Parse(name, text string, src Source) (*Config, error) {
 	return c, nil
 }
 
+// maxFaults bounds the faulty directives of a block and the faulty blocks that
+// Parse reports: a file may be no Corefile at all.
+const maxFaults = 100
+
 // build adds the groups to c as blocks.
 func build(c *Config, groups []serverBlock) (*Config, error) {
 	var errs []error
 	served := make(servedZones)
 	for _, group := range groups {
 		b, err := buildBlock(group, served)
-		errs = append(errs, err)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if len(errs) == maxFaults {
+			return nil, errors.Join(flatten(errs)...)
+		}
 		c.Blocks = append(c.Blocks, b)
 	}
 	errs = append(errs, checkRedirects(c.Blocks))
@@ -61,9 +70,15 @@ func buildBlock(group serverBlock, served servedZones) (*Block, error) {
 	}
 	seen := make(map[string]token)
 	for _, s := range group.statements {
-		inner = append(inner, parseStatement(b, s, seen))
+		if err := parseStatement(b, s, seen); err != nil {
+			inner = append(inner, err)
+		}
+		if len(inner) == maxFaults {
+			inner = append(inner, first.errorf("%d directives of this block are wrong; the rest of the block is not checked", maxFaults))
+			break
+		}
 	}
-	if errors.Join(inner...) == nil {
+	if len(inner) == 0 {
 		errs = append(errs, served.add(b, 0)...)
 	}
 	return b, errors.Join(append(errs, inner...)...)

@@ -108,6 +108,17 @@ func TestLimits(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	})
+	for name, text := range map[string]string{
+		"directives": ". {\n" + strings.Repeat("x\n", 10*maxFaults) + "}\n",
+		"blocks":     strings.Repeat("b. {\n}\n", 10*maxFaults),
+	} {
+		t.Run("faults of "+name, func(t *testing.T) {
+			_, err := Parse("Corefile", text, Source{})
+			if n := len(flatten([]error{err})); n < maxFaults || n > 2*maxFaults {
+				t.Errorf("%d faults", n)
+			}
+		})
+	}
 	t.Run("words", func(t *testing.T) {
 		_, err := Parse("Corefile", strings.Repeat("x ", maxTokens+1), Source{})
 		if want := "Corefile:1: the Corefile and its imports are longer than 200000 words"; err == nil || err.Error() != want {
