@@ -14,7 +14,7 @@ type ACL struct {
 	Policies []ACLPolicy
 }
 
-// ACLAction is what happens to a query that a policy covers.
+// ACLAction is what happens to a query that matches a policy.
 type ACLAction string
 
 // The actions.
@@ -62,7 +62,7 @@ func (a *ACL) parsePolicy(o statement) error {
 			n++
 		}
 		if n == 1 {
-			return o.errorf("nothing follows %s", section)
+			return o.errorf("a value is missing after %s", section)
 		}
 		if err := p.parseSection(section, args[1:n]); err != nil {
 			return o.fail(err)
@@ -75,7 +75,7 @@ func (a *ACL) parsePolicy(o statement) error {
 
 func isACLSection(word string) bool { return word == "type" || word == "net" }
 
-// parseSection reads the words after type or net; * stands for all.
+// parseSection reads the words after type or net; * means all.
 func (p *ACLPolicy) parseSection(section string, words []string) error {
 	for _, w := range words {
 		if w == "*" {
@@ -119,11 +119,11 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// parseType reads the name of a type, in either case.
+// parseType reads the name of a record type in upper or lower case.
 func parseType(text string) (uint16, error) {
 	t, ok := dns.StringToType[strings.ToUpper(text)]
 	if !ok {
-		return 0, reason("%q is not a type of record", text)
+		return 0, reason("%q is not a record type", text)
 	}
 	return t, nil
 }
@@ -136,7 +136,6 @@ func typeNames(types []uint16) string {
 	return strings.Join(names, " ")
 }
 
-// describe is for Describe.
 func (a *ACL) describe() []string {
 	values := []string{"zones " + wordsOr(a.Zones, "of the block")}
 	for _, p := range a.Policies {

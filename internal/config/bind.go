@@ -12,7 +12,7 @@ func parseBind(b *Block, s statement) error {
 		return err
 	}
 	if len(b.BindExcept) > 0 || len(b.Bind) > 0 && len(s.block) > 0 {
-		return s.errorf("except cannot be combined with several bind directives in one block")
+		return s.errorf("except cannot be used in a block with several bind directives")
 	}
 	for _, arg := range s.args {
 		host, err := parseBindHost(arg.text)
@@ -32,17 +32,17 @@ func parseBind(b *Block, s statement) error {
 	})
 }
 
-// leaveOut takes an address out of those of the block; of interfaces it is left
-// out when they are expanded.
-func (b *Block) leaveOut(addr string, o statement) error {
+// exclude removes an address from those of the block. Addresses of interfaces are
+// excluded when the daemon reads the interfaces.
+func (b *Block) exclude(addr string, o statement) error {
 	i := slices.Index(b.Bind, addr)
 	switch {
 	case i >= 0 && len(b.Bind) == 1:
-		return o.errorf("no address is left")
+		return o.errorf("no address remains")
 	case i >= 0:
 		b.Bind = slices.Delete(b.Bind, i, i+1)
 	case !slices.ContainsFunc(b.Bind, func(host string) bool { return !isAddress(host) }):
-		o.warnf("%s is none of the addresses: nothing is left out", addr)
+		o.warnf("%s is not one of the addresses: it has no effect", addr)
 	}
 	b.BindExcept = append(b.BindExcept, addr)
 	return nil
@@ -55,14 +55,14 @@ func parseBindHost(text string) (string, error) {
 		return addr.String(), nil
 	}
 	if unbracketed := strings.Trim(text, "[]"); isAddress(unbracketed) && unbracketed != text {
-		return "", reason("%q: an IPv6 address is written without brackets here", text)
+		return "", reason("%q: write the IPv6 address without brackets", text)
 	}
 	if isAddress(text) {
-		return "", reason("%q: the port is not part of bind but of the zone, as in .:53", text)
+		return "", reason("%q: write the port at the zone, as in .:53", text)
 	}
-	// A name of the kernel's has at most 15 octets and no slash or colon.
+	// Interface names in Linux have at most 15 bytes and no slash or colon.
 	if len(text) > 15 || strings.ContainsAny(text, "/:[]{},") || isDigits(strings.ReplaceAll(text, ".", "")) {
-		return "", reason("%q is neither an IP address nor the name of an interface", text)
+		return "", reason("%q is not an IP address or an interface name", text)
 	}
 	return text, nil
 }
@@ -76,7 +76,7 @@ func parseBindExcept(b *Block, o statement) error {
 		if err != nil {
 			return o.errorf("%q is not an IP address", arg.text)
 		}
-		if err := b.leaveOut(addr.String(), o); err != nil {
+		if err := b.exclude(addr.String(), o); err != nil {
 			return err
 		}
 	}

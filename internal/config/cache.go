@@ -23,8 +23,8 @@ func cacheOptions() []string {
 	return []string{"success", "denial", "prefetch", "serve_stale", "servfail", "disable", "keepttl"}
 }
 
-// parseCache reads cache [TTL] [ZONES…] and its options. The TTL bounds both
-// success and denial; their own TTLs win over it.
+// parseCache reads cache [TTL] [ZONES…] and its options. The TTL is the upper bound
+// for success and denial, unless these options set their own.
 func parseCache(b *Block, s statement) error {
 	c := &Cache{
 		Line:     s.line,
@@ -43,7 +43,7 @@ func parseCache(b *Block, s statement) error {
 	return s.eachOption(func(name string) bool { return name == "disable" }, c.parseOption)
 }
 
-// parseCacheTTL returns the number of arguments it took, 0 or 1.
+// parseCacheTTL returns the number of arguments that it read, 0 or 1.
 func parseCacheTTL(c *Cache, s statement) (int, error) {
 	if len(s.args) == 0 {
 		return 0, nil
@@ -57,9 +57,9 @@ func parseCacheTTL(c *Cache, s statement) (int, error) {
 		c.Success.MaxTTL, c.Denial.MaxTTL = ttl, ttl
 		return 1, nil
 	}
-	// CoreDNS reads 30s as a zone, and then caches next to nothing.
+	// CoreDNS reads 30s as a zone and then caches almost nothing.
 	if _, err := time.ParseDuration(text); err == nil {
-		return 0, s.errorf("TTL %q is a duration; it is written as a number of seconds", text)
+		return 0, s.errorf("TTL %q is a duration: write a number of seconds", text)
 	}
 	return 0, nil
 }
@@ -85,7 +85,7 @@ func (c *Cache) parseOption(o statement) error {
 	return o.unknown(cacheOptions(), nil)
 }
 
-// parseTTL reads seconds, as many as a TTL can hold (RFC 2181, section 8).
+// parseTTL reads seconds, at most the largest TTL (RFC 2181, section 8).
 func parseTTL(what, text string, least int) (time.Duration, error) {
 	n, err := parseNumber(what, text, least, math.MaxInt32)
 	return time.Duration(n) * time.Second, err
@@ -114,7 +114,7 @@ func parseCacheClass(class *CacheClass, o statement) error {
 	return nil
 }
 
-// parsePrefetch leaves prefetching off for an amount of 0.
+// parsePrefetch reads prefetch. An amount of 0 turns prefetching off.
 func parsePrefetch(c *Cache, o statement) error {
 	if err := o.arity(1, 3, "AMOUNT [DURATION [PERCENTAGE%]]"); err != nil {
 		return err
@@ -143,12 +143,12 @@ func parsePrefetch(c *Cache, o statement) error {
 func parsePercentage(text string) (int, error) {
 	number, found := strings.CutSuffix(text, "%")
 	if !found {
-		return 0, reason("percentage %q has no %% at its end", text)
+		return 0, reason("percentage %q must end with %%", text)
 	}
 	return parseNumber("percentage", number, 10, 90)
 }
 
-// parseServeStale leaves stale answers off for a duration of 0.
+// parseServeStale reads serve_stale. A duration of 0 turns stale answers off.
 func parseServeStale(c *Cache, o statement) error {
 	if err := o.arity(0, 2, "[DURATION [immediate|verify]]"); err != nil {
 		return err
@@ -156,7 +156,7 @@ func parseServeStale(c *Cache, o statement) error {
 	stale := &ServeStale{For: defaultStale}
 	if len(o.args) > 0 {
 		if o.args[0].text == "immediate" || o.args[0].text == "verify" {
-			return o.errorf("%s has to follow a duration: serve_stale 1h %s", o.args[0].text, o.args[0].text)
+			return o.errorf("%s must follow a duration: serve_stale 1h %s", o.args[0].text, o.args[0].text)
 		}
 		var err error
 		if stale.For, err = parseDuration("duration", o.args[0].text); err != nil {
@@ -169,7 +169,7 @@ func parseServeStale(c *Cache, o statement) error {
 		case "verify":
 			stale.Verify = true
 		default:
-			return o.errorf("refresh mode %q is neither immediate nor verify", o.args[1].text)
+			return o.errorf("refresh mode %q is not one of immediate, verify", o.args[1].text)
 		}
 	}
 	if stale.For > 0 {
@@ -187,7 +187,7 @@ func parseServFail(c *Cache, o statement) error {
 		return o.fail(err)
 	}
 	if d > maxServFail {
-		return o.errorf("failures may be cached for at most 5 minutes (RFC 2308, section 7), not for %s", o.args[0].text)
+		return o.errorf("duration %s is too long: failures are cached for at most 5m (RFC 2308, section 7)", o.args[0].text)
 	}
 	c.ServFail = d
 	return nil
@@ -204,10 +204,10 @@ func parseDisable(c *Cache, o statement) error {
 	case "denial":
 		class = &c.Denial
 	default:
-		return o.errorf("%q is neither success nor denial", o.args[0].text)
+		return o.errorf("%q is not one of success, denial", o.args[0].text)
 	}
 	if class.Disabled {
-		o.warnf("%s is given twice, the last counts", o.args[0].text)
+		o.warnf("%s is given twice; the last one applies", o.args[0].text)
 	}
 	var err error
 	class.Disabled = true

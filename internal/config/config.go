@@ -1,9 +1,8 @@
 // Package config turns a Corefile into typed values.
 //
-// Nothing in here opens sockets, resolves names or looks at the clock. Parse
-// opens the files that an import line names and reads the environment for
-// {$NAME}; everything else that touches the host happens where
-// the values are used.
+// It opens no sockets, resolves no names and reads no clock. Imported files and
+// environment variables come from a Source. Files, interfaces and addresses that a
+// Corefile names are checked when the daemon starts.
 package config
 
 import (
@@ -13,25 +12,25 @@ import (
 	"time"
 )
 
-// Config is one Corefile, its snippets and imports resolved.
+// Config is a Corefile with its snippets and imports expanded.
 type Config struct {
 	File   string
-	Files  []string // File and every file that an import line took in, each once
+	Files  []string // File and every imported file, each once
 	Blocks []*Block // in file order
-	// Warnings are *Error for what CoreDNS takes without a word and what
-	// has no effect here either, in the order of the file.
+	// Warnings are of type *Error, in the order of the file. They are about text that
+	// CoreDNS accepts silently and that has no effect.
 	Warnings []error
 }
 
-// Block is one server block: the zones it answers for and how. A nil pointer
-// or empty slice means that the directive is absent.
+// Block is a server block. A nil pointer or an empty slice means that the directive
+// is absent.
 type Block struct {
-	File  string // that of the first zone: the Corefile or one it imports
+	File  string // of the first zone: the Corefile or an imported file
 	Line  int    // of the first zone
 	Zones []Zone
 
 	Bind       []string // IP addresses or interface names; empty: every address
-	BindExcept []string // IP addresses left out when an interface is expanded
+	BindExcept []string // IP addresses of interfaces to exclude
 
 	ACL         []*ACL // in file order
 	BufSize     *BufSize
@@ -54,21 +53,20 @@ type Block struct {
 	Redirect    *Redirect
 	Reload      *Reload
 	Rewrites    []*Rewrite        // in file order
-	Sample      bool              // answer from the embedded sample of a cluster zone
+	Sample      bool              // answer from the built-in sample zone
 	Templates   []*RecordTemplate // in file order
 	Timeouts    *Timeouts
 	Whoami      bool
 }
 
-// Zone is one key of a server block.
+// Zone is a zone of a server block.
 type Zone struct {
 	Name string // fully qualified, lower case, presentation form
 	Port uint16 // 0: the default port
 	Line int
 }
 
-// Cache is the cache directive. The zero value of a duration means that the
-// Corefile did not say; Parse fills in CoreDNS's defaults everywhere else.
+// Cache is the cache directive. Parse fills in CoreDNS's defaults.
 type Cache struct {
 	Line     int
 	Zones    []string // fully qualified; empty: all zones of the block
@@ -80,27 +78,27 @@ type Cache struct {
 	Stale    *ServeStale
 }
 
-// CacheClass bounds one kind of cached answer, positive or negative.
+// CacheClass limits positive or negative answers.
 type CacheClass struct {
-	Entries      int           // at most so many, over all the block's zones; default 9984
+	Entries      int           // maximum for the block; default 9984
 	MaxTTL       time.Duration // default 3600 s for success, 1800 s for denial
 	MinTTL       time.Duration // default 5 s
-	MinTTLSet    bool          // MinTTL stands in the Corefile
+	MinTTLSet    bool          // the Corefile sets MinTTL
 	Disabled     bool
-	DisabledOnly []string // with Disabled: the zones it applies to; empty: all
+	DisabledOnly []string // with Disabled: the zones that are not cached; empty: all
 }
 
-// Prefetch refreshes popular names before they expire.
+// Prefetch refreshes popular answers before they expire.
 type Prefetch struct {
-	Amount     int           // queries seen before a name counts as popular
-	Duration   time.Duration // the longest gap between two of them; default 1 min
-	Percentage int           // of the TTL left when the refresh starts, 10–90; default 10
+	Amount     int           // queries that make an answer popular
+	Duration   time.Duration // maximum time between two of them; default 1 min
+	Percentage int           // remaining part of the TTL that starts the refresh, 10 to 90; default 10
 }
 
-// ServeStale keeps expired answers for use when the upstream fails.
+// ServeStale answers from expired entries when the upstream fails.
 type ServeStale struct {
 	For    time.Duration // default 1 h
-	Verify bool          // ask upstream first, go stale only if that fails
+	Verify bool          // query the upstream first, and use the expired entry only if that fails
 }
 
 // Errors is the errors directive.
@@ -109,16 +107,16 @@ type Errors struct {
 	Consolidate []Consolidate
 }
 
-// Consolidate counts matching errors and logs one line a period.
+// Consolidate counts matching errors and logs one line per period.
 type Consolidate struct {
 	Period  time.Duration
 	Pattern *regexp.Regexp
 	Level   slog.Level // of the summary; default LevelError
-	// ShowFirst logs the first error of a period as it comes, at Level.
+	// ShowFirst logs the first error of a period at once, at Level.
 	ShowFirst bool
 }
 
-// Policy names how a Forward picks among its healthy upstreams.
+// Policy is how a Forward selects one of its healthy upstreams.
 type Policy string
 
 const (
@@ -127,28 +125,27 @@ const (
 	PolicySequential Policy = "sequential"
 )
 
-// Forward is one forward directive.
+// Forward is a forward directive.
 type Forward struct {
 	Line          int
-	From          string // fully qualified; names outside are not this directive's
+	From          string // fully qualified; the directive applies to names in it
 	To            []Upstream
 	Except        []string // fully qualified
 	ForceTCP      bool
 	PreferUDP     bool
 	Policy        Policy        // default random
-	MaxFails      int           // default 2; 0: an upstream is never taken for dead
+	MaxFails      int           // default 2; 0: an upstream never becomes unhealthy
 	Expire        time.Duration // idle connections close after this; default 10 s
 	HealthCheck   HealthCheck
-	MaxConcurrent int // queries under way at once; 0: no limit
+	MaxConcurrent int // maximum number of queries in flight; 0: no limit
 	TLS           *TLS
 	TLSServerName string
-	// KubernetesEndpoints asks the endpoints of the cluster's DNS, as the API
-	// server has them; To only while none is known.
+	// KubernetesEndpoints forwards to the endpoints of the cluster DNS that the API
+	// server reports, and to To only while none is known.
 	KubernetesEndpoints bool
 }
 
-// Upstream is one TO argument of forward: either an address or the path of a
-// resolv.conf.
+// Upstream is a TO argument of forward: an address or the path of a resolv.conf.
 type Upstream struct {
 	Addr       netip.AddrPort // port defaults: 53, or 853 with TLS
 	TLS        bool           // tls://
@@ -163,7 +160,7 @@ type HealthCheck struct {
 	Domain           string        // fully qualified; default "."
 }
 
-// TLS is the tls option of forward: file names, any of them empty.
+// TLS is the tls option of forward. Each file name may be empty.
 type TLS struct {
 	Cert, Key, CA string
 }
@@ -187,14 +184,14 @@ type Prometheus struct {
 	Addr string // host:port; default "localhost:9153"
 }
 
-// Reload is the reload directive. Interval 0 turns watching the file off.
+// Reload is the reload directive. With Interval 0 the file is not watched.
 type Reload struct {
 	Line     int
 	Interval time.Duration // default 30 s
 	Jitter   time.Duration // default 15 s, at most half of Interval
 }
 
-// LogClass is a kind of reply that the query log can be restricted to.
+// LogClass is a class of replies to log.
 type LogClass string
 
 const (
@@ -204,7 +201,7 @@ const (
 	LogError   LogClass = "error"
 )
 
-// Log is one log directive.
+// Log is a log directive.
 type Log struct {
 	Line    int
 	Names   []string   // fully qualified; default "."
@@ -222,11 +219,11 @@ type Hosts struct {
 	NoReverse   bool
 	Reload      time.Duration // default 5 s; 0: the file is read once
 	Fallthrough []string      // fully qualified; nil: none; "." for all
-	// FallthroughUnsupported lets types other than A, AAAA and PTR fall through.
+	// FallthroughUnsupported also lets types other than A, AAAA and PTR fall through.
 	FallthroughUnsupported bool
 }
 
-// HostsEntry is one inline line of hosts: an address and its names.
+// HostsEntry is an inline entry of hosts: an address and its names.
 type HostsEntry struct {
 	Addr  netip.Addr
 	Names []string // fully qualified, lower case

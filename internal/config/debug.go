@@ -9,7 +9,7 @@ import (
 type Pprof struct {
 	Line      int
 	Addr      string // host:port; default "localhost:6053"
-	BlockRate int    // of runtime.SetBlockProfileRate; 0: off
+	BlockRate int    // for runtime.SetBlockProfileRate; 0: off
 }
 
 const defaultPprofAddr = "localhost:6053"
@@ -45,7 +45,6 @@ func (p *Pprof) parseBlock(o statement) error {
 	return nil
 }
 
-// describe is for Describe.
 func (p *Pprof) describe() []string {
 	return []string{p.Addr, "block " + strconv.Itoa(p.BlockRate)}
 }

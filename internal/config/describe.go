@@ -81,7 +81,7 @@ func (b *Block) describeBind() []string {
 
 func (n *NSID) describe() []string {
 	if n.Text == "" {
-		return []string{"the name of the host"}
+		return []string{"the host name"}
 	}
 	return []string{strconv.Quote(n.Text)}
 }
@@ -109,7 +109,7 @@ func (c *Cache) describe() []string {
 }
 
 func (c CacheClass) describe() string {
-	// Where the bounds contradict each other, the upper one wins.
+	// If MinTTL exceeds MaxTTL, MaxTTL applies.
 	least := min(c.MinTTL, c.MaxTTL)
 	bounds := fmt.Sprintf("%d entries, TTL %s to %s", c.Entries, durationText(least), durationText(c.MaxTTL))
 	switch {
@@ -150,7 +150,7 @@ func (f *Forward) describe() []string {
 	}
 	first := f.From + " to "
 	if f.KubernetesEndpoints {
-		first += "the cluster DNS's endpoints, else "
+		first += "the endpoints of the cluster DNS, else "
 	}
 	return []string{
 		first + strings.Join(to, " "),
@@ -171,7 +171,7 @@ func (f *Forward) describe() []string {
 // the tls option, not their content.
 func (f *Forward) Key() string { return fmt.Sprintf("forward %q", f.describe()) }
 
-// String returns u as forward reads it, with its port.
+// String returns u in the syntax of forward, with its port.
 func (u Upstream) String() string {
 	switch {
 	case u.ResolvConf != "":
@@ -299,7 +299,7 @@ func words(texts []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// word quotes text that would not read as one word.
+// word quotes text that does not look like one word.
 func word(text string) string {
 	odd := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) || r == ';' || r == '"' }
 	if strings.ContainsFunc(text, odd) {
@@ -322,7 +322,7 @@ func durationOrOff(d time.Duration) string {
 	return durationText(d)
 }
 
-// durationText is d.String without units that are zero: 1h, not 1h0m0s.
+// durationText is d.String without trailing zero units: 1h, not 1h0m0s.
 func durationText(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

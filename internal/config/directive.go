@@ -6,26 +6,26 @@ import (
 	"strings"
 )
 
-// Directive is what there is to know of a directive without parsing one.
+// Directive documents a directive and says how it is parsed and printed.
 type Directive struct {
 	Name    string
-	Forms   []string // how it is written, without its options
-	Options []string // how each option is written
+	Forms   []string // syntax without the options
+	Options []string // syntax of each option
 	Summary string
-	Differs string // from CoreDNS's directive of that name; empty: nothing to say
+	Differs string // differences from the directive of CoreDNS; may be empty
 
-	own     bool // CoreDNS has none
-	repeats bool // a block may have several, which add up
-	last    bool // a block may have several, of which the last counts
+	own     bool // CoreDNS does not have it
+	repeats bool // a block may have several; all apply
+	last    bool // a block may have several; the last applies
 	parse   func(b *Block, s statement) error
 
 	// describe returns the values of each such directive in b, for Describe.
 	describe func(b *Block) [][]string
 }
 
-// Directives returns the directives that Parse knows, in the order in which
-// they act on a query: CoreDNS's, whatever the order in the Corefile. Those
-// that do not act on queries stand in front, as they do there.
+// Directives returns the directives that Parse knows, in the order in which they
+// act on a query. It is the order of CoreDNS and does not depend on the Corefile.
+// Directives that do not act on queries come first, as in CoreDNS.
 func Directives() []Directive {
 	return slices.Concat(processDirectives(), queryDirectives(), answerDirectives())
 }
@@ -40,7 +40,7 @@ func DirectiveNames() []string {
 	return names
 }
 
-// parseDirective adds what s says to b.
+// parseDirective stores the values of s in b.
 func parseDirective(b *Block, s statement) error {
 	if d, ok := directive(s.text); ok {
 		return d.parse(b, s)
@@ -57,7 +57,7 @@ func directive(name string) (Directive, bool) {
 	return all[i], true
 }
 
-// bare refuses arguments and options.
+// bare checks that s has no arguments and no options.
 func bare(s statement) error {
 	return errors.Join(s.arity(0, 0, ""), s.noBlock())
 }
@@ -79,38 +79,38 @@ func unknownDirective(s statement) error {
 	if guess := nearest(s.text, DirectiveNames()); guess != "" {
 		return s.errorf("unknown directive, did you mean %s?", guess)
 	}
-	return s.errorf("unknown directive, known are: %s", strings.Join(DirectiveNames(), ", "))
+	return s.errorf("unknown directive, expected one of: %s", strings.Join(DirectiveNames(), ", "))
 }
 
-// refused has the directives of CoreDNS that are not for a node's cache, and
-// what to do instead.
+// refused returns the directives of CoreDNS that nodens does not have, and what to
+// do instead.
 func refused() map[string]string {
 	const (
-		elsewhere = "not for a node's cache: run it in CoreDNS and forward to it"
-		plain     = "pods ask in plain DNS and it is not served over anything else: remove the line; upstreams may be tls://"
+		elsewhere = "not part of a node cache: run it in CoreDNS and forward to that"
+		plain     = "nodens serves plain DNS only: remove the line; upstreams may be tls://"
 		remove    = "not supported: remove the line, "
 	)
 	all := map[string]string{
-		"any":         remove + "and forward ANY to servers that answer it by RFC 8482",
-		"cancel":      remove + "as a query ends after 4.5s by itself",
-		"chaos":       remove + "the version is in the metric coredns_build_info",
+		"any":         remove + "and forward ANY to servers that implement RFC 8482",
+		"cancel":      remove + "because every query ends after 4.5s",
+		"chaos":       remove + "and read the version from the metric coredns_build_info",
 		"dnstap":      remove + "and use log, or the metrics",
-		"erratic":     remove + "faults are for tests of clients: run it in CoreDNS and forward to it",
-		"geoip":       remove + "as all clients are on this node",
-		"grpc":        "not supported: forward to these servers in DNS or tls://",
-		"header":      remove + "as the flags of a reply follow from the query and upstream's answer",
-		"local":       "not supported: answer localhost by hosts or template",
-		"minimal":     remove + "and set it on the servers that are forwarded to",
-		"multisocket": remove + "as there is a socket for each processor already",
-		"on":          "commands are not run from a Corefile: remove the line",
-		"proxy":       "unknown directive; CoreDNS itself has replaced it by forward",
-		"proxyproto":  remove + "as clients are on this node and are seen by their own address",
-		"root":        "not supported: write paths in full",
-		"shed":        remove + "as queries above the limit of misses get SERVFAIL already",
-		"shutdown":    "commands are not run from a Corefile: remove the line",
-		"startup":     "commands are not run from a Corefile: remove the line",
-		"trace":       "tracing is not built in: remove the line; log names each query with its duration, and /metrics has them as histograms",
-		"view":        "not supported: write server blocks with a bind of their own",
+		"erratic":     remove + "and run it in CoreDNS to test clients",
+		"geoip":       remove + "because all clients are on this node",
+		"grpc":        "not supported: forward to these servers by plain DNS or tls://",
+		"header":      remove + "because nodens sets the flags of a reply from the query and the upstream's reply",
+		"local":       "not supported: answer localhost with hosts or template",
+		"minimal":     remove + "and use it on the upstreams",
+		"multisocket": remove + "because nodens opens a socket for each processor",
+		"on":          "nodens runs no commands: remove the line",
+		"proxy":       "unknown directive: use forward, which replaced it in CoreDNS",
+		"proxyproto":  remove + "because clients are on this node and nodens sees their addresses",
+		"root":        "not supported: write full paths",
+		"shed":        remove + "because queries above the limit of misses get SERVFAIL",
+		"shutdown":    "nodens runs no commands: remove the line",
+		"startup":     "nodens runs no commands: remove the line",
+		"trace":       "tracing is not supported: remove the line; log has the duration of each query, and /metrics has histograms",
+		"view":        "not supported: use server blocks with different bind addresses",
 	}
 	for _, name := range []string{"grpc_server", "https", "https3", "quic", "tls"} {
 		all[name] = plain

@@ -2,46 +2,46 @@ package config
 
 import "strings"
 
-// processDirectives say how the process and its listeners work.
+// processDirectives configure the process and its listeners.
 func processDirectives() []Directive {
 	return []Directive{
 		{
 			Name: "metadata", Forms: []string{"metadata [ZONE…]"}, parse: parseMetadata,
-			Summary:  "Know {/log/type} and {/log/class} in formats of log.",
+			Summary:  "Fill in {/log/type} and {/log/class} in the formats of log.",
 			describe: func(b *Block) [][]string { return ifSet(b.Metadata, "log") },
-			Differs:  "There is no other metadata: {/…} is - and .Meta of templates empty.",
+			Differs:  "There is no other metadata: any other {/…} prints -, and .Meta is empty in templates.",
 		},
 		{
 			Name: "timeouts", Forms: []string{"timeouts"}, parse: parseTimeouts,
 			Options:  []string{"read DURATION", "idle DURATION", "write DURATION", "maxtcpqueries NUMBER"},
-			Summary:  "Bound the waits for a TCP client, by default 10s for a query and 5s for it to take a reply.",
+			Summary:  "Set the timeouts of TCP clients. By default, a client has 10s to send a query and 5s to receive a reply.",
 			describe: func(b *Block) [][]string { return each(b.Timeouts) },
-			Differs:  "Each bound covers a whole query or reply.",
+			Differs:  "Each timeout covers a whole query or reply.",
 		},
 		{
 			Name: "reload", Forms: []string{"reload [INTERVAL [JITTER]]"}, parse: parseReload,
-			Summary:  "Look for changes of the Corefile and of the files it imports.",
+			Summary:  "Reload the Corefile when it, or a file that it imports, changes.",
 			describe: func(b *Block) [][]string { return each(b.Reload) },
-			Differs:  "Changes are noticed at once where the file system tells; INTERVAL 0 leaves reloading to signals.",
+			Differs:  "A change takes effect at once on file systems that report changes. With INTERVAL 0, only a signal reloads.",
 		},
 		{
 			Name: "nsid", Forms: []string{"nsid [TEXT…]"}, parse: parseNSID,
-			Summary:  "Tell clients that ask for it (RFC 5001) who answers: TEXT, or the name of the host.",
+			Summary:  "Send the name server identifier (RFC 5001) to clients that request it: TEXT, or the host name.",
 			describe: func(b *Block) [][]string { return each(b.NSID) },
-			Differs:  "TEXT has at most 128 octets.",
+			Differs:  "TEXT has at most 128 bytes.",
 		},
 		{
 			Name: "bufsize", Forms: []string{"bufsize [SIZE]"}, parse: parseBufSize, last: true,
-			Summary:  "Send no replies of more octets than SIZE over UDP; 1232 without it.",
+			Summary:  "Limit UDP replies to SIZE bytes; the default is 1232.",
 			describe: func(b *Block) [][]string { return each(b.BufSize) },
-			Differs:  "Replies never exceed 1232 octets (RFC 9715): a larger SIZE changes nothing. Upstreams are always asked for 1232.",
+			Differs:  "UDP replies never exceed 1232 bytes (RFC 9715), so a larger SIZE has no effect. Queries to upstreams always advertise 1232.",
 		},
 		{
 			Name: "bind", Forms: []string{"bind ADDRESS|INTERFACE…"}, parse: parseBind, repeats: true,
 			Options:  []string{"except ADDRESS…"},
-			Summary:  "Serve the block on these addresses instead of on all.",
+			Summary:  "Serve the block on these addresses only. By default, it is served on all.",
 			describe: func(b *Block) [][]string { return [][]string{b.describeBind()} },
-			Differs:  "except takes addresses only, and stands beside no second bind.",
+			Differs:  "except takes addresses only, and a block with except has one bind.",
 		},
 		{
 			Name: "redirect", Forms: []string{"redirect [off|auto|on]"}, parse: parseRedirect, own: true,
@@ -49,75 +49,75 @@ func processDirectives() []Directive {
 				"target [ADDRESS][:PORT]…", "service ADDRESS[:PORT]…", "fallback ADDRESS[:PORT]…", "kubepods DIRECTORY",
 				"heartbeat DURATION", "opt_out NAMESPACE[/POD]…", "uplink INTERFACE…",
 			},
-			Summary:  "Redirect the sockets of pods, which then reach the daemon past the CNI, and a fallback while it does not answer.",
+			Summary:  "Redirect the sockets of pods to nodens past the CNI, and to a fallback while nodens does not answer.",
 			describe: func(b *Block) [][]string { return each(b.Redirect) },
-			Differs:  "CoreDNS has none.",
+			Differs:  "CoreDNS does not have this directive.",
 		},
 		{
 			Name: "debug", Forms: []string{"debug"}, parse: parseDebug, last: true,
-			Summary:  "Log at level debug, for the process as a whole.",
+			Summary:  "Log at level debug. This applies to the whole process.",
 			describe: func(b *Block) [][]string { return ifSet(b.Debug, "on") },
-			Differs:  "A panic is still survived; its stack is logged either way.",
+			Differs:  "nodens recovers from a panic and logs its stack, with or without debug.",
 		},
 		{
 			Name: "ready", Forms: []string{"ready [HOST:PORT]"}, parse: parseReady,
 			Options:  []string{"monitor until-ready|continuously"},
-			Summary:  "Answer 200 on /ready, by default of :8181, once queries are answered, and 503 from SIGTERM on.",
+			Summary:  "Serve /ready, by default on :8181: 200 once nodens answers queries, 503 from SIGTERM on.",
 			describe: func(b *Block) [][]string { return each(b.Ready) },
-			Differs:  "Readiness does not depend on plugins, so that both words of monitor mean the same.",
+			Differs:  "Readiness does not depend on plugins, so both values of monitor mean the same.",
 		},
 		{
 			Name: "health", Forms: []string{"health [HOST:PORT]"}, parse: parseHealth, last: true,
 			Options:  []string{"lameduck DURATION"},
-			Summary:  "Answer 200 on /health, by default of :8080, as long as the process serves.",
+			Summary:  "Serve /health, by default on :8080: 200 while the process serves.",
 			describe: func(b *Block) [][]string { return each(b.Health) },
-			Differs:  "Several blocks may name the same address.",
+			Differs:  "Several blocks may use the same address.",
 		},
 		{
 			Name: "pprof", Forms: []string{"pprof [HOST:PORT]"}, parse: parsePprof,
 			Options:  []string{"block [RATE]"},
-			Summary:  "Offer profiles on /debug/pprof/, by default of localhost:6053.",
+			Summary:  "Serve profiles on /debug/pprof/, by default on localhost:6053.",
 			describe: func(b *Block) [][]string { return each(b.Pprof) },
 		},
 		{
 			Name: "prometheus", Forms: []string{"prometheus [HOST:PORT]"}, parse: parsePrometheus,
-			Summary:  "Offer metrics on /metrics, by default of localhost:9153.",
+			Summary:  "Serve metrics on /metrics, by default on localhost:9153.",
 			describe: func(b *Block) [][]string { return each(b.Prometheus) },
-			Differs:  "Metrics cover all blocks, not only those with the directive. No tls option.",
+			Differs:  "Metrics cover all blocks, not only those with the directive. There is no tls option.",
 		},
 	}
 }
 
-// queryDirectives watch or change queries and replies.
+// queryDirectives observe or change queries and replies.
 func queryDirectives() []Directive {
 	return []Directive{
 		{
 			Name: "errors", Forms: []string{"errors [stdout]"}, parse: parseErrors,
 			Options:  []string{"consolidate DURATION REGEXP [LEVEL] [show_first]", "stacktrace"},
-			Summary:  "Log queries that could not be answered.",
+			Summary:  "Log queries that fail.",
 			describe: func(b *Block) [][]string { return each(b.Errors) },
-			Differs:  "The line has the cause of each upstream tried. The stack of a panic is logged without stacktrace as well.",
+			Differs:  "The line has the error of each upstream that was tried. The stack of a panic is logged even without stacktrace.",
 		},
 		{
 			Name: "log", Forms: []string{"log [NAME…]", "log NAME… FORMAT"}, parse: parseLog, repeats: true,
 			Options:  []string{"class all|success|denial|error…"},
 			Summary:  "Log queries and their replies.",
 			describe: func(b *Block) [][]string { return each(b.Log...) },
-			Differs:  "Without FORMAT, lines are key=value pairs; {common} is CoreDNS's. Of {size} and {>bufsize}, the values are those of the query as it came, of {rsize} that of the reply as it leaves.",
+			Differs:  "Without FORMAT, lines are key=value pairs; {common} is the format of CoreDNS. {size} and {>bufsize} are those of the query as received, {rsize} that of the reply as sent.",
 		},
 		{
 			Name: "dns64", Forms: []string{"dns64 [PREFIX]"}, parse: parseDNS64, last: true,
 			Options:  []string{"prefix PREFIX", "translate_all", "allow_ipv4"},
-			Summary:  "Make AAAA records of A records for names without AAAA (RFC 6147), for clients that ask over IPv6.",
+			Summary:  "Synthesize AAAA records from A records for names without AAAA (RFC 6147), for clients that send queries over IPv6.",
 			describe: func(b *Block) [][]string { return each(b.DNS64) },
-			Differs:  "Queries with CD are left alone (RFC 6147, section 5.5); if neither type is answered, that stays a failure; mapped IPv4 addresses do not count as AAAA (section 5.1.4).",
+			Differs:  "Queries with the CD bit are not changed (RFC 6147, section 5.5). If the lookups of both types fail, the reply is the failure. IPv4-mapped addresses do not count as AAAA (section 5.1.4).",
 		},
 		{
 			Name: "loadbalance", Forms: []string{"loadbalance [round_robin]"}, parse: parseLoadBalance, last: true,
 			Options:  []string{"prefer NETWORK…"},
-			Summary:  "Give the addresses and the MX records of a reply in random order.",
+			Summary:  "Put the address and MX records of a reply into random order.",
 			describe: func(b *Block) [][]string { return each(b.LoadBalance) },
-			Differs:  "No weighted. The zone's replies leave the fast path.",
+			Differs:  "There is no weighted policy. Replies of the block do not use the fast path.",
 		},
 		{
 			Name: "rewrite", parse: parseRewrite, repeats: true,
@@ -132,16 +132,16 @@ func queryDirectives() []Directive {
 				"rewrite [continue|stop] edns0 subnet set|append|replace IPV4-BITS IPV6-BITS [revert]",
 				"rewrite [continue|stop] edns0 local CODE|nsid|subnet unset",
 			},
-			Summary:  "Ask something else than the client did, and make the reply fit its question.",
+			Summary:  "Change the query before it is answered, and change the reply to match the client's question.",
 			describe: func(b *Block) [][]string { return each(b.Rewrites...) },
-			Differs:  "No metadata variables. As in CoreDNS, FROM of name, ttl and rcode with prefix and substring ends with a dot, so that it stands for whole labels at its end. The new target of a cname rule is looked up past rewrite and acl. The class of version.bind is not rewritten. Of the client's own OPT record, upstream sees only options that a rule names. Answers that depend on an option which tells who asks are not cached. The OPT record is no record whose TTL is bounded. AD is cleared.",
+			Differs:  "There are no metadata variables. As in CoreDNS, FROM of name, ttl and rcode rules with prefix or substring gets a final dot, so its last label matches as a whole. The lookup of a cname rule's new target skips rewrite and acl. The class of version.bind is not rewritten. Upstreams receive only those options of the client's OPT record that a rule names. Answers that depend on an option that identifies the client are not cached. A ttl rule does not change the OPT record. The AD bit is cleared.",
 		},
 		{
 			Name: "acl", Forms: []string{"acl [ZONE…]"}, parse: parseACL, repeats: true,
 			Options:  []string{"allow|block|filter|drop [type TYPE…] [net NETWORK…]"},
-			Summary:  "Decide who may ask what. The first policy that covers a query decides.",
+			Summary:  "Allow or reject queries by client network and record type. The first policy that matches a query applies.",
 			describe: func(b *Block) [][]string { return each(b.ACL...) },
-			Differs:  "Types are taken in either case.",
+			Differs:  "Types may be in upper or lower case.",
 		},
 		{
 			Name: "normalize", Forms: []string{"normalize [SUFFIX…]"}, parse: parseNormalize, own: true,
@@ -149,9 +149,9 @@ func queryDirectives() []Directive {
 				"mode off|observe|sibling", "signature bare|any", "sibling_timeout DURATION", "ttl DURATION",
 				"except ZONE…", "repair on|off",
 			},
-			Summary:  "Answer NXDOMAIN where upstream answers empty for names that do not exist.",
+			Summary:  "Answer NXDOMAIN where the upstream sends an empty answer for a name that does not exist.",
 			describe: func(b *Block) [][]string { return each(b.Normalize) },
-			Differs:  "CoreDNS has none.",
+			Differs:  "CoreDNS does not have this directive.",
 		},
 		{
 			Name: "cache", Forms: []string{"cache [TTL] [ZONE…]"}, parse: parseCache,
@@ -160,14 +160,14 @@ func queryDirectives() []Directive {
 				"prefetch AMOUNT [DURATION [PERCENTAGE%]]", "serve_stale [DURATION [immediate|verify]]",
 				"servfail DURATION", "disable success|denial [ZONE…]", "keepttl",
 			},
-			Summary:  "Keep answers.",
+			Summary:  "Cache answers.",
 			describe: func(b *Block) [][]string { return each(b.Cache) },
-			Differs:  "All blocks share one budget of memory; equal questions are asked upstream once. Each RRset keeps its own TTL; TTL 0 is raised only if a MINTTL is given, and else not cached, nor are ANY and a CNAME without its target. Denials without SOA are kept for 5s at most, failures for 1s at first and twice as long each time, up to servfail. Without ZONE also what a rewrite has led out of the block's zones is cached.",
+			Differs:  "All blocks share one memory budget. Equal queries that arrive while one is in flight are coalesced. Each RRset keeps its own TTL. A TTL of 0 is raised only if MINTTL is given; otherwise the answer is not cached. ANY answers, and a CNAME without its target, are not cached. A denial without SOA is cached for at most 5s. A failure is cached for 1s first, then twice as long each time, up to servfail. Without ZONE, the cache includes names that a rewrite has moved out of the block's zones.",
 		},
 	}
 }
 
-// answerDirectives answer queries. They are asked in this order until one does.
+// answerDirectives answer queries. They are tried in this order until one answers.
 func answerDirectives() []Directive {
 	return []Directive{
 		{
@@ -176,28 +176,28 @@ func answerDirectives() []Directive {
 				"match REGEXP…", "answer RECORD…", "authority RECORD…", "additional RECORD…", "rcode RCODE",
 				"ederror CODE [TEXT]", "fallthrough [ZONE…]",
 			},
-			Summary:  "Answer with records made by Go templates of the question.",
+			Summary:  "Answer with records that Go templates make from the question.",
 			describe: func(b *Block) [][]string { return each(b.Templates...) },
-			Differs:  "CLASS, TYPE and RCODE are taken in either case. .Message is the question as upstreams are asked it; .Meta is always empty. Answers with an ederror or made of .Remote are not cached. The target of a CNAME is followed at most 8 times, past rewrite and acl.",
+			Differs:  "CLASS, TYPE and RCODE may be in upper or lower case. .Message is the query as sent to upstreams; .Meta is always empty. Answers with an ederror, or that use .Remote, are not cached. A CNAME is followed at most 8 times; these lookups skip rewrite and acl.",
 		},
 		{
 			Name: "hosts", Forms: []string{"hosts [FILE [ZONE…]]"}, parse: parseHosts,
 			Options:  []string{"ADDRESS NAME…", "ttl SECONDS", "no_reverse", "reload DURATION", "fallthrough [ZONE…]", "fallthrough_unsupported"},
-			Summary:  "Answer A, AAAA and PTR from a hosts file, by default /etc/hosts, and from the lines of the block.",
+			Summary:  "Answer A, AAAA and PTR from a hosts file, by default /etc/hosts, and from the entries in the braces.",
 			describe: func(b *Block) [][]string { return each(b.Hosts) },
-			Differs:  "Changes of the file are noticed at once where the file system tells.",
+			Differs:  "A change of the file takes effect at once on file systems that report changes.",
 		},
 		{
 			Name: "sample", Forms: []string{"sample"}, parse: parseSample, own: true,
-			Summary:  "Answer from a sample of a cluster's zone, to try the program out.",
+			Summary:  "Answer from a built-in sample of a cluster zone, to try nodens out.",
 			describe: func(b *Block) [][]string { return ifSet(b.Sample, "embedded zone") },
-			Differs:  "CoreDNS has none.",
+			Differs:  "CoreDNS does not have this directive.",
 		},
 		{
 			Name: "loop", Forms: []string{"loop"}, parse: parseLoop,
-			Summary:  "Find out at start-up, and when upstreams change, whether queries come back.",
+			Summary:  "Detect a forwarding loop at start-up and whenever the upstreams change.",
 			describe: func(b *Block) [][]string { return ifSet(b.Loop, "detection on") },
-			Differs:  "A loop is logged and counted, and its queries get SERVFAIL; the process does not end.",
+			Differs:  "A loop is logged and counted, and its queries get SERVFAIL. The process does not exit.",
 		},
 		{
 			Name: "forward", Forms: []string{"forward FROM TO…"}, parse: parseForward, repeats: true,
@@ -206,15 +206,15 @@ func answerDirectives() []Directive {
 				"expire DURATION", "health_check DURATION [no_rec] [domain NAME]", "max_concurrent NUMBER",
 				"tls [CERT KEY] [CA]", "tls_servername NAME", "kubernetes_endpoints",
 			},
-			Summary:  "Ask other servers: addresses, tls://addresses, or those of a resolv.conf. With kubernetes_endpoints, the endpoints of the cluster's DNS, and TO only while none is known.",
+			Summary:  "Forward queries to upstreams: addresses, tls://addresses, or the servers in a resolv.conf. With kubernetes_endpoints, the upstreams are the endpoints of the cluster DNS, and TO is used only while none is known.",
 			describe: func(b *Block) [][]string { return each(b.Forwards...) },
-			Differs:  "The resolv.conf is followed; of the client's OPT record DO alone is passed on. UDP comes first for all clients, as with prefer_udp, and TCP when a reply is cut. Other rcodes of upstream than NOERROR, NXDOMAIN and YXDOMAIN become SERVFAIL, and so does what max_concurrent turns away. A health_check of 0s is refused. Refused: " + strings.Join(laterForwardOptions(), ", ") + ".",
+			Differs:  "Changes of the resolv.conf take effect. Only the DO bit of the client's OPT record is forwarded. Queries use UDP first for all clients, as with prefer_udp, and TCP if a reply is truncated. Rcodes of the upstream other than NOERROR, NXDOMAIN and YXDOMAIN become SERVFAIL. Queries above max_concurrent get SERVFAIL. A health_check of 0s is an error. These options are errors: " + strings.Join(laterForwardOptions(), ", ") + ".",
 		},
 		{
 			Name: "whoami", Forms: []string{"whoami"}, parse: parseWhoami, last: true,
-			Summary:  "Answer everything with the client's address, port and protocol.",
+			Summary:  "Answer every query with the client's address, port and protocol.",
 			describe: func(b *Block) [][]string { return ifSet(b.Whoami, "on") },
-			Differs:  "Answers are not cached, as each client gets its own.",
+			Differs:  "Answers are not cached, because each client gets its own.",
 		},
 	}
 }

@@ -44,7 +44,7 @@ func (d *DNS64) parseOption(o statement) error {
 	return o.unknown(dns64Options(), nil)
 }
 
-// parsePrefix takes the lengths of RFC 6052 §2.2.
+// parsePrefix accepts the prefix lengths of RFC 6052, section 2.2.
 func (d *DNS64) parsePrefix(s statement) error {
 	text := s.args[0].text
 	p, err := netip.ParsePrefix(text)
@@ -56,10 +56,9 @@ func (d *DNS64) parsePrefix(s statement) error {
 		d.Prefix = p.Masked()
 		return nil
 	}
-	return s.errorf("prefix %s: the length has to be 32, 40, 48, 56, 64 or 96 (RFC 6052, section 2.2)", text)
+	return s.errorf("prefix %s: the length must be 32, 40, 48, 56, 64 or 96 (RFC 6052, section 2.2)", text)
 }
 
-// describe is for Describe.
 func (d *DNS64) describe() []string {
 	return []string{
 		"prefix " + d.Prefix.String(), "translate_all " + onOff(d.TranslateAll), "allow_ipv4 " + onOff(d.AllowIPv4),

@@ -2,8 +2,8 @@ package config
 
 import "strings"
 
-// expandEnv replaces {%NAME%} and {$NAME} by the variable's value, or by
-// nothing if it is unset. A value is not expanded again.
+// expandEnv replaces {%NAME%} and {$NAME} by the value of the variable. A value is
+// not expanded again.
 func expandEnv(text string, getenv func(string) string) string {
 	text = expandReferences(text, "{%", "%}", getenv)
 	return expandReferences(text, "{$", "}", getenv)

@@ -5,17 +5,17 @@ import (
 	"fmt"
 )
 
-// Error is one fault of a Corefile. Parse reports every independent fault it
-// finds, joined with errors.Join in the order of the file.
+// Error is an error in a Corefile. Parse reports every independent error, joined
+// with errors.Join in the order of the file.
 type Error struct {
 	File      string
-	Line      int    // 1 is the first
-	Directive string // empty for faults of the file's structure and of zones
+	Line      int    // from 1
+	Directive string // empty for errors in structure or zones
 	Err       error
 }
 
-// Error returns "file:line: directive: reason", or "file:line: reason" for a
-// fault that belongs to no directive.
+// Error returns "file:line: directive: reason", or "file:line: reason" without a
+// directive.
 func (e *Error) Error() string {
 	if e.Directive == "" {
 		return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
@@ -25,8 +25,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// flatten undoes nested errors.Join and drops repetitions: a snippet imported
-// twice has its fault reported once.
+// flatten returns the errors in nested errors.Join once each: a snippet that is
+// imported twice has its error reported once.
 func flatten(errs []error) []error {
 	var flat []error
 	seen := make(map[string]bool)

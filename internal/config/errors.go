@@ -1,13 +1,11 @@
 package config
 
-import (
-	"log/slog"
-)
+import "log/slog"
 
 func errorsOptions() []string { return []string{"consolidate", "stacktrace"} }
 
-// parseErrors reads errors [stdout] and its options; CoreDNS knows no other
-// place to log to.
+// parseErrors reads errors [stdout] and its options. CoreDNS has no other log
+// destination either.
 func parseErrors(b *Block, s statement) error {
 	if err := s.arity(0, 1, "[stdout]"); err != nil {
 		return err
@@ -20,7 +18,7 @@ func parseErrors(b *Block, s statement) error {
 		switch o.text {
 		case "consolidate":
 			return parseConsolidate(b.Errors, o)
-		case "stacktrace": // stacks are always logged
+		case "stacktrace": // the stack of a panic is always logged
 			return o.arity(0, 0, "")
 		}
 		return o.unknown(errorsOptions(), nil)
@@ -66,5 +64,5 @@ func parseLevel(text string) (slog.Level, error) {
 	case "error":
 		return slog.LevelError, nil
 	}
-	return 0, reason("level %q is none of debug, info, warning and error", text)
+	return 0, reason("level %q is not one of debug, info, warning, error", text)
 }

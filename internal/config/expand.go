@@ -16,18 +16,18 @@ const (
 	maxImportDepth = 32
 )
 
-// expander replaces import lines by what they name and takes snippet
-// definitions out.
+// expander replaces import lines by the imported text and removes snippet
+// definitions.
 type expander struct {
 	Source
 	snippets map[string][]token
 	imports  int
 	files    []string // read so far, each once
-	braces   int      // open ones before the next token
+	braces   int      // open before the next token
 	out      []token
 }
 
-// expand appends tokens to e.out; depth counts the imports around them.
+// expand appends tokens to e.out. depth is the number of nested imports.
 func (e *expander) expand(tokens []token, depth int) error {
 	for len(tokens) > 0 {
 		t := tokens[0]
@@ -62,14 +62,14 @@ func (e *expander) append(t token) error {
 		e.braces--
 	}
 	if len(e.out) >= maxTokens {
-		return t.errorf("the Corefile and its imports are longer than %d words", maxTokens)
+		return t.errorf("the Corefile and its imports have more than %d words", maxTokens)
 	}
 	e.out = append(e.out, t)
 	return nil
 }
 
-// startsSnippet reports whether a snippet is defined where a server block may
-// start.
+// startsSnippet reports whether tokens start with a snippet definition, in a place
+// where a server block may start.
 func (e *expander) startsSnippet(tokens []token) bool {
 	t := tokens[0]
 	between := len(e.out) == 0 || e.braces == 0 && e.out[len(e.out)-1].text == "}"
@@ -82,7 +82,7 @@ func (e *expander) defineSnippet(tokens []token) (int, error) {
 	head := tokens[0]
 	name := strings.TrimSuffix(strings.TrimPrefix(head.text, "("), ")")
 	if name == "" {
-		return 0, head.errorf("a snippet needs a name: (NAME) { … }")
+		return 0, head.errorf("the snippet has no name: write (NAME) { … }")
 	}
 	if _, ok := e.snippets[name]; ok {
 		return 0, head.errorf("snippet (%s) is defined twice", name)
@@ -120,11 +120,11 @@ func (e *expander) importLine(tokens []token, depth int) (int, error) {
 		n++
 	}
 	if n != 2 {
-		return 0, importError(line, "takes one argument, the name of a snippet or a file, got %d", n-1)
+		return 0, importError(line, "got %d arguments, expected the name of a snippet or a file", n-1)
 	}
 	name := expandEnv(tokens[1].text, e.getenv)
 	if p := placeholder(name); p != "" {
-		return 0, importError(line, "placeholder %s was not substituted", p)
+		return 0, importError(line, "placeholder %s was not replaced", p)
 	}
 	if name == "" {
 		return 0, importError(line, "the name of the snippet or file is empty")
@@ -133,7 +133,7 @@ func (e *expander) importLine(tokens []token, depth int) (int, error) {
 		return 0, importError(line, "more than %d imports", maxImports)
 	}
 	if depth >= maxImportDepth {
-		return 0, importError(line, "%q is nested more than %d imports deep: does it import itself?", name, maxImportDepth)
+		return 0, importError(line, "%q is nested in more than %d imports; does it import itself?", name, maxImportDepth)
 	}
 	if body, ok := e.snippets[name]; ok {
 		return n, e.expand(body, depth+1)
@@ -141,8 +141,8 @@ func (e *expander) importLine(tokens []token, depth int) (int, error) {
 	return n, e.importFiles(line, name, depth)
 }
 
-// importFiles reads pattern relative to the file that imports it. A pattern
-// with a wildcard may match nothing.
+// importFiles reads the files that match pattern, relative to the file that imports
+// it. A pattern with a wildcard may match no file.
 func (e *expander) importFiles(line token, pattern string, depth int) error {
 	if strings.Count(pattern, "*") > 1 || strings.Count(pattern, "?") > 1 || strings.ContainsAny(pattern, "[]") {
 		return importError(line, "pattern %q: only one wildcard, * or ?, is allowed", pattern)
@@ -177,7 +177,7 @@ func importError(line token, format string, args ...any) error {
 	return &Error{File: line.file, Line: line.line, Directive: "import", Err: reason(format, args...)}
 }
 
-// fileFault says why a file could not be read, without the path again.
+// fileFault returns the reason why a file cannot be read, without its path.
 func fileFault(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "no such snippet or file"

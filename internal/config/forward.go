@@ -44,7 +44,7 @@ func parseForward(b *Block, s statement) error {
 	}
 	for _, other := range b.Forwards {
 		if other.From == f.From {
-			s.warnf("never asked: %s is already forwarded on line %d", f.From, other.Line)
+			s.warnf("not used: line %[2]d already forwards %[1]s", f.From, other.Line)
 		}
 	}
 	b.Forwards = append(b.Forwards, f)
@@ -91,7 +91,7 @@ func parseFrom(f *Forward, s statement) error {
 		return s.fail(err)
 	}
 	if len(zones) > 1 {
-		return s.errorf("%s stands for %d reverse zones; write a forward for each, the first is %s", text, len(zones), zones[0])
+		return s.errorf("%s covers %d reverse zones: write a forward directive for each; the first is %s", text, len(zones), zones[0])
 	}
 	f.From = zones[0]
 	return nil
@@ -100,7 +100,7 @@ func parseFrom(f *Forward, s statement) error {
 func parseTo(f *Forward, s statement) error {
 	to := s.args[1:]
 	if len(to) > maxUpstreams {
-		return s.errorf("%d upstreams are given, at most %d are allowed", len(to), maxUpstreams)
+		return s.errorf("%d upstreams are too many, the maximum is %d", len(to), maxUpstreams)
 	}
 	for _, arg := range to {
 		u, err := parseUpstream(arg.text)
@@ -130,7 +130,7 @@ func parsePolicy(f *Forward, o statement) error {
 		f.Policy = p
 		return nil
 	}
-	return o.errorf("%q is none of random, round_robin and sequential", o.args[0].text)
+	return o.errorf("%q is not one of random, round_robin, sequential", o.args[0].text)
 }
 
 func parseMaxFails(f *Forward, o statement) error {
@@ -188,15 +188,15 @@ func parseHealthCheck(f *Forward, o statement) error {
 			}
 			args = args[1:]
 		default:
-			return o.errorf("%q is neither no_rec nor domain", args[0].text)
+			return o.errorf("%q is not one of no_rec, domain", args[0].text)
 		}
 	}
 	f.HealthCheck = h
 	return nil
 }
 
-// parseTLS gives the file names CoreDNS's meaning, which depends on their
-// number: none, CA, CERT KEY, or CERT KEY CA.
+// parseTLS reads file names. As in CoreDNS, their meaning depends on their number:
+// none, CA, CERT KEY, or CERT KEY CA.
 func parseTLS(f *Forward, o statement) error {
 	if err := o.arity(0, 3, "[CA | CERT KEY | CERT KEY CA]"); err != nil {
 		return err
@@ -214,12 +214,12 @@ func parseTLS(f *Forward, o statement) error {
 	return nil
 }
 
-// parseKubernetesEndpoints refuses upstreams of another kind: nobody's name
-// could be verified, and nobody who wants TLS wants the same question in clear.
+// parseKubernetesEndpoints refuses TLS upstreams beside the endpoints, which are
+// queried without TLS.
 func parseKubernetesEndpoints(f *Forward, o statement) error {
 	for _, u := range f.To {
 		if u.TLS {
-			return o.errorf("endpoints are asked without TLS, so that %s cannot stand in for them", u)
+			return o.errorf("endpoints are queried without TLS, so %s cannot be used beside them", u)
 		}
 	}
 	f.KubernetesEndpoints = true

@@ -37,7 +37,7 @@ func parseHosts(b *Block, s statement) error {
 		return err
 	}
 	if h.FallthroughUnsupported && len(h.Fallthrough) == 0 {
-		return s.errorf("fallthrough_unsupported needs fallthrough beside it")
+		return s.errorf("fallthrough_unsupported needs the option fallthrough")
 	}
 	return nil
 }
@@ -97,8 +97,8 @@ func parseFallthrough(h *Hosts, o statement) error {
 	return err
 }
 
-// parseHostsAddr drops the zone of a link-local address, which has no place in
-// an answer.
+// parseHostsAddr reads an address. It drops the zone of a link-local address, which
+// an answer cannot carry.
 func parseHostsAddr(text string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(text)
 	return addr.WithZone(""), err

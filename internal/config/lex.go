@@ -6,20 +6,20 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// token is one word of a Corefile and where it stands.
+// token is a word of a Corefile and its place.
 type token struct {
 	file    string
 	line    int
 	text    string
-	newLine bool // the first word of its line
+	newLine bool // first word of its line
 }
 
 func (t token) errorf(format string, args ...any) error {
 	return &Error{File: t.file, Line: t.line, Err: reason(format, args...)}
 }
 
-// lex splits text into words. Comments are gone; a quoted string is one word
-// without its quotes, and nothing tells it from a bare word afterwards.
+// lex splits text into words without comments. A quoted string is one word without
+// its quotes.
 func lex(file, text string) []token {
 	// Reading from memory cannot fail, so the lexer cannot panic.
 	d := caddyfile.NewDispenser(file, strings.NewReader(text))

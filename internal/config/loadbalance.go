@@ -20,7 +20,7 @@ func parseLoadBalance(b *Block, s statement) error {
 				return err
 			}
 		case "weighted":
-			return s.errorf("policy weighted is not supported: set weights where the records come from, or use round_robin")
+			return s.errorf("policy weighted is not supported: use round_robin")
 		default:
 			return s.errorf("policy %q is not round_robin", policy)
 		}
@@ -49,7 +49,6 @@ func (l *LoadBalance) parsePrefer(o statement) error {
 	return nil
 }
 
-// describe is for Describe.
 func (l *LoadBalance) describe() []string {
 	nets := make([]string, len(l.Prefer))
 	for i, n := range l.Prefer {

@@ -9,8 +9,8 @@ import (
 func parseLog(b *Block, s statement) error {
 	l := &Log{Line: s.line}
 	if n := len(s.args); n > 0 && strings.Contains(s.args[n-1].text, "{") {
-		if n == 1 { // CoreDNS takes it for a name, and then logs nothing
-			return s.errorf("a format has to follow a name: log . %q", s.args[0].text)
+		if n == 1 { // CoreDNS reads it as a name and then logs nothing
+			return s.errorf("a format must follow a name: log . %q", s.args[0].text)
 		}
 		l.Format, s.args = s.args[n-1].text, s.args[:n-1]
 	}
@@ -45,7 +45,7 @@ func parseLogClass(l *Log, o statement) error {
 				l.Classes = append(l.Classes, class)
 			}
 		default:
-			return o.errorf("%q is none of all, success, denial and error", arg.text)
+			return o.errorf("%q is not one of all, success, denial, error", arg.text)
 		}
 	}
 	return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// parseName returns text as a fully qualified name in lower case. The limits
-// are those of RFC 1035, section 2.3.4: 63 octets a label, 255 a name.
+// parseName returns text as a fully qualified name in lower case. A label has at
+// most 63 octets, a name at most 255 (RFC 1035, section 2.3.4).
 func parseName(text string) (string, error) {
 	name := dns.Fqdn(text)
 	if err := checkNameBytes(text); err != nil {
@@ -17,7 +17,7 @@ func parseName(text string) (string, error) {
 	}
 	for _, label := range dns.SplitDomainName(name) {
 		if len(label) > 63 && !strings.Contains(label, `\`) {
-			return "", reason("name %q has a label of %d octets, at most 63 are allowed", text, len(label))
+			return "", reason("name %q has a label of %d bytes, the maximum is 63", text, len(label))
 		}
 	}
 	escaped := strings.Contains(text, `\`)
@@ -28,7 +28,7 @@ func parseName(text string) (string, error) {
 	n, err := dns.PackDomainName(name, wire, 0, nil, false)
 	if err != nil || n > 255 {
 		if len(name) > 255 {
-			return "", reason("name %q… is longer than 255 octets", name[:20])
+			return "", reason("name %q… is longer than 255 bytes", name[:20])
 		}
 		return "", reason("%q is not a domain name", text)
 	}
@@ -39,11 +39,11 @@ func parseName(text string) (string, error) {
 	return strings.ToLower(canonical), nil
 }
 
-// checkNameBytes refuses what is sooner a slip of the pen than part of a
-// name. Any octet can still be written as \DDD.
+// checkNameBytes refuses characters that are probably typing errors. Any octet can
+// still be written as \DDD.
 func checkNameBytes(text string) error {
 	if text == "" {
-		return reason("a name is empty; the root is written .")
+		return reason("a name is empty; write . for the root")
 	}
 	for i := 0; i < len(text); i++ {
 		c := text[i]
@@ -51,11 +51,11 @@ func checkNameBytes(text string) error {
 		case c == '\\':
 			n := escapeLength(text[i:])
 			if n == 0 {
-				return reason("name %q: a backslash needs three digits up to 255 or a character after it", text)
+				return reason("name %q: a backslash must be followed by three digits up to 255 or by a character", text)
 			}
 			i += n - 1
 		case c >= 0x80:
-			return reason("name %q is not ASCII; write an internationalised name in its xn-- form", text)
+			return reason("name %q is not ASCII; write an internationalized name in its xn-- form", text)
 		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte(`.-_*/`, c) >= 0:
 		default:
 			return reason("name %q contains %q", text, c)
@@ -64,8 +64,8 @@ func checkNameBytes(text string) error {
 	return nil
 }
 
-// escapeLength returns the length of the escape that text starts with, \DDD or
-// \X (RFC 1035, section 5.1), or 0 if it is none.
+// escapeLength returns the length of the escape \DDD or \X (RFC 1035, section 5.1)
+// at the start of text, or 0 if there is none.
 func escapeLength(text string) int {
 	switch {
 	case len(text) >= 4 && isDigits(text[1:4]) && text[1:4] <= "255":
@@ -76,27 +76,27 @@ func escapeLength(text string) int {
 	return 0
 }
 
-// parseZones returns the zones that text stands for: itself, or for a prefix
-// such as 10.0.0.0/24 the reverse zones that cover it.
+// parseZones returns text as a zone, or the reverse zones that cover a prefix such
+// as 10.0.0.0/24.
 func parseZones(text string) ([]string, error) {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		return reverseZones(prefix), nil
 	}
 	if _, err := netip.ParseAddr(text); err == nil {
-		return nil, reason("%q is an address, not a zone; a reverse zone is written ADDRESS/PREFIX-LENGTH", text)
+		return nil, reason("%q is an address, not a zone; write a reverse zone as ADDRESS/PREFIX-LENGTH", text)
 	}
 	zone, err := parseName(text)
 	if err != nil {
 		return nil, err
 	}
-	// RFC 2317 puts slashes in names, but only below arpa.
+	// RFC 2317 allows slashes in names below arpa.
 	if strings.Contains(text, "/") && !strings.HasSuffix(zone, ".arpa.") {
-		return nil, reason("%q is neither a name nor a prefix such as 10.0.0.0/24", text)
+		return nil, reason("%q is not a name or a prefix such as 10.0.0.0/24", text)
 	}
 	return []string{zone}, nil
 }
 
-// parseZoneList is parseZones over the arguments of s that start at from.
+// parseZoneList calls parseZones for the arguments of s from index from.
 func parseZoneList(s statement, from int) ([]string, error) {
 	var zones []string
 	for _, arg := range s.args[min(from, len(s.args)):] {
@@ -109,8 +109,8 @@ func parseZoneList(s statement, from int) ([]string, error) {
 	return zones, nil
 }
 
-// reverseZones returns the zones under in-addr.arpa or ip6.arpa that cover
-// prefix. Between two label boundaries these are several, at most 128.
+// reverseZones returns the zones under in-addr.arpa or ip6.arpa that cover prefix.
+// A prefix that does not end at a label boundary has several, at most 128.
 func reverseZones(prefix netip.Prefix) []string {
 	addr := prefix.Masked().Addr()
 	raw, labelBits, suffix := addr.AsSlice(), 8, "in-addr.arpa."
@@ -134,7 +134,7 @@ func reverseZones(prefix netip.Prefix) []string {
 	return zones
 }
 
-// reverseLabel returns octet i of raw, or its nibble i if labelBits is 4.
+// reverseLabel returns byte i of raw, or nibble i if labelBits is 4.
 func reverseLabel(raw []byte, i, labelBits int) int {
 	if labelBits == 8 {
 		return int(raw[i])

@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// Template holds what node-cache's placeholders stand for.
+// Template holds the values of node-cache's placeholders.
 type Template struct {
 	LocalIPs           []netip.Addr
 	DNSPort            uint16
-	ClusterDNS         netip.Addr // invalid: not known
-	ClusterDNSFrom     string     // where ClusterDNS was looked for, for the error
+	ClusterDNS         netip.Addr // invalid if unknown
+	ClusterDNSFrom     string     // environment variable of ClusterDNS, for the error
 	ClusterDomain      string
 	PrometheusEndpoint string
 	KubeDNS            KubeDNS
 }
 
-// KubeDNS is the content of the kube-dns ConfigMap as far as node-cache uses
-// it. Servers are what forward takes: IP, IP:port, tls://IP or a file.
+// KubeDNS is the part of the kube-dns ConfigMap that node-cache uses. Servers have
+// the syntax of forward: IP, IP:port, tls://IP or a file.
 type KubeDNS struct {
 	StubDomains         map[string][]string
 	UpstreamNameservers []string
@@ -38,9 +38,9 @@ const (
 	prometheusPlaceholder = "__PROMETHEUS__ENDPOINT__"
 )
 
-// Render substitutes the placeholders in text, a base Corefile called name, and
-// appends a server block for each stub domain, as node-cache does. Lines keep
-// their numbers.
+// Render replaces the placeholders in text, a base Corefile called name, and
+// appends a server block for each stub domain, as node-cache does. Line numbers do
+// not change.
 func (t *Template) Render(name, text string) (string, error) {
 	if line := lineOf(text, clusterDNSPlaceholder); line > 0 && !t.ClusterDNS.IsValid() {
 		return "", &Error{File: name, Line: line, Err: fmt.Errorf("%s: %s is not set; name the upstream Service with -upstreamsvc, or write its address here", clusterDNSPlaceholder, t.ClusterDNSFrom)}
@@ -54,7 +54,7 @@ func (t *Template) Render(name, text string) (string, error) {
 	text = strings.NewReplacer(
 		clusterDNSPlaceholder, t.ClusterDNS.String(),
 		upstreamPlaceholder, upstreams,
-		// In front of a port one address is wanted: the first.
+		// Before a port there can be one address only: the first.
 		localDNSPlaceholder+":", firstHost(t.LocalIPs)+":",
 		localDNSPlaceholder, local,
 		dnsServerPlaceholder, "",
@@ -64,8 +64,8 @@ func (t *Template) Render(name, text string) (string, error) {
 	return text + t.stubBlocks(local), nil
 }
 
-// lineOf is the line, from 1, on which s first occurs in text; 0 if nowhere.
-// What stands in a comment does not count.
+// lineOf returns the first line of text, from 1, that has s outside of a comment,
+// or 0.
 func lineOf(text, s string) int {
 	n := 0
 	for line := range strings.Lines(text) {
@@ -78,7 +78,7 @@ func lineOf(text, s string) int {
 	return 0
 }
 
-// locals are the local addresses as the bind directive takes them.
+// locals returns the local addresses as arguments of bind.
 func (t *Template) locals() string {
 	all := make([]string, len(t.LocalIPs))
 	for i, ip := range t.LocalIPs {
@@ -87,7 +87,7 @@ func (t *Template) locals() string {
 	return strings.Join(all, " ")
 }
 
-// firstHost is the first address as it stands in front of a port.
+// firstHost returns the first address in the syntax HOST of HOST:PORT.
 func firstHost(ips []netip.Addr) string {
 	if len(ips) == 0 {
 		return ""
@@ -95,8 +95,8 @@ func firstHost(ips []netip.Addr) string {
 	return strings.TrimSuffix(net.JoinHostPort(ips[0].String(), ""), ":")
 }
 
-// withoutForceTCP blanks the force_tcp lines of the forward blocks that go to
-// the upstream placeholder: servers given by the ConfigMap are asked by UDP.
+// withoutForceTCP removes force_tcp from forward directives to the upstream
+// placeholder: servers in the ConfigMap are queried over UDP.
 func withoutForceTCP(text string) string {
 	var b strings.Builder
 	inside := false
@@ -115,7 +115,7 @@ func withoutForceTCP(text string) string {
 	return b.String()
 }
 
-// stubBlocks are the server blocks of the stub domains, sorted by name.
+// stubBlocks returns the server blocks of the stub domains, sorted by name.
 func (t *Template) stubBlocks(local string) string {
 	var b strings.Builder
 	for _, domain := range slices.Sorted(maps.Keys(t.KubeDNS.StubDomains)) {
@@ -128,24 +128,24 @@ func (t *Template) stubBlocks(local string) string {
 	return b.String()
 }
 
-// ParseKubeDNS reads the ConfigMap's values, JSON as kube-dns takes them: an
-// object of domains to lists of servers, and a list of at most three servers.
-// An empty text is an absent key.
+// ParseKubeDNS reads two values of the ConfigMap in the JSON of kube-dns: an object
+// of domains to lists of servers, and a list of at most three servers. An empty text
+// means that the key is absent.
 func ParseKubeDNS(stubDomains, upstreamNameservers string) (KubeDNS, error) {
 	var k KubeDNS
 	var errs []error
 	if strings.TrimSpace(stubDomains) != "" {
 		if err := json.Unmarshal([]byte(stubDomains), &k.StubDomains); err != nil {
-			errs = append(errs, fmt.Errorf("stubDomains: want a JSON object of domains to lists of servers: %v", err))
+			errs = append(errs, fmt.Errorf("stubDomains: expected a JSON object of domains to lists of servers: %v", err))
 		}
 	}
 	if strings.TrimSpace(upstreamNameservers) != "" {
 		if err := json.Unmarshal([]byte(upstreamNameservers), &k.UpstreamNameservers); err != nil {
-			errs = append(errs, fmt.Errorf("upstreamNameservers: want a JSON list of servers: %v", err))
+			errs = append(errs, fmt.Errorf("upstreamNameservers: expected a JSON list of servers: %v", err))
 		}
 	}
 	if n := len(k.UpstreamNameservers); n > 3 {
-		errs = append(errs, fmt.Errorf("upstreamNameservers: %d servers, at most 3 are allowed", n))
+		errs = append(errs, fmt.Errorf("upstreamNameservers: %d servers are too many, the maximum is 3", n))
 	}
 	for _, s := range k.UpstreamNameservers {
 		errs = append(errs, checkServer("upstreamNameservers", s))
@@ -174,7 +174,7 @@ func checkStubDomain(domain string, servers []string) error {
 	return errors.Join(errs...)
 }
 
-// checkServer accepts what may stand as a server of forward.
+// checkServer checks the syntax of a server for forward.
 func checkServer(where, s string) error {
 	host := strings.TrimPrefix(strings.TrimPrefix(s, "tls://"), "dns://")
 	if name, _, ok := strings.Cut(host, "%"); ok && host != s {
@@ -189,5 +189,5 @@ func checkServer(where, s string) error {
 	if strings.HasPrefix(s, "/") && !strings.ContainsAny(s, " \t\n{}\"#") {
 		return nil
 	}
-	return fmt.Errorf("%s: %q is not a server: want IP, IP:port, tls://IP or the path of a resolv.conf", where, s)
+	return fmt.Errorf("%s: %q is not a server: expected IP, IP:port, tls://IP or the path of a resolv.conf", where, s)
 }

@@ -107,9 +107,9 @@ func TestParseKubeDNS(t *testing.T) {
 		t.Errorf("absent keys: %+v, %v", k, err)
 	}
 	for _, c := range []struct{ stub, up, want string }{
-		{`["a"]`, ``, "stubDomains: want a JSON object of domains to lists of servers: "},
-		{``, `8.8.8.8`, "upstreamNameservers: want a JSON list of servers: "},
-		{``, `["1.1.1.1","1.1.1.2","1.1.1.3","1.1.1.4"]`, "upstreamNameservers: 4 servers, at most 3 are allowed"},
+		{`["a"]`, ``, "stubDomains: expected a JSON object of domains to lists of servers: "},
+		{``, `8.8.8.8`, "upstreamNameservers: expected a JSON list of servers: "},
+		{``, `["1.1.1.1","1.1.1.2","1.1.1.3","1.1.1.4"]`, "upstreamNameservers: 4 servers are too many, the maximum is 3"},
 		{``, `["dns.example"]`, `upstreamNameservers: "dns.example" is not a server: `},
 		{``, `["1.1.1.1:0"]`, `upstreamNameservers: "1.1.1.1:0" is not a server: `},
 		{`{"acme.local": []}`, ``, "stubDomains: acme.local: no servers"},

@@ -2,30 +2,30 @@ package config
 
 import "time"
 
-// NormalizeMode says what the normalize directive does.
+// NormalizeMode is the mode of the normalize directive.
 type NormalizeMode string
 
-// The modes. Off and observe leave every reply as upstream said it.
+// The modes. Off and observe do not change replies.
 const (
 	NormalizeOff     NormalizeMode = "off"
 	NormalizeObserve NormalizeMode = "observe"
 	NormalizeSibling NormalizeMode = "sibling"
 )
 
-// Normalize is the normalize directive: empty answers for names that do not
-// exist become NXDOMAIN.
+// Normalize is the normalize directive. It turns empty answers for names that do
+// not exist into NXDOMAIN.
 type Normalize struct {
 	Line     int
 	Suffixes []string // fully qualified; empty: the host's search list
 	Mode     NormalizeMode
 	Bare     bool          // signature bare: only answers without SOA
-	Timeout  time.Duration // of the wait for the other address type
-	TTL      time.Duration // at most, without SOA or certainty
+	Timeout  time.Duration // for the lookup of the other address type
+	TTL      time.Duration // maximum, without SOA or if the lookup failed
 	Except   []string      // fully qualified
 	Repair   bool
 }
 
-// Limits of normalize: a stub waits no longer than 5 s for a reply in all.
+// Limits of normalize. A stub resolver times out after 5 s.
 const (
 	defaultSiblingTimeout = 300 * time.Millisecond
 	maxSiblingTimeout     = 2 * time.Second
@@ -37,7 +37,7 @@ func normalizeOptions() []string {
 	return []string{"mode", "signature", "sibling_timeout", "ttl", "except", "repair"}
 }
 
-// DefaultNormalize is normalize as it is without being written.
+// DefaultNormalize returns the settings of a block without the directive.
 func DefaultNormalize() *Normalize {
 	return &Normalize{
 		Mode: NormalizeSibling, Timeout: defaultSiblingTimeout, TTL: defaultNormalizeTTL, Repair: true,
@@ -83,7 +83,7 @@ func (n *Normalize) parseMode(o statement) error {
 		n.Mode = m
 		return nil
 	}
-	return o.errorf("%q is not one of off, observe and sibling", o.args[0].text)
+	return o.errorf("%q is not one of off, observe, sibling", o.args[0].text)
 }
 
 func (n *Normalize) parseSignature(o statement) error {
@@ -96,7 +96,7 @@ func (n *Normalize) parseSignature(o statement) error {
 	case "any":
 		n.Bare = false
 	default:
-		return o.errorf("%q is not one of bare and any", o.args[0].text)
+		return o.errorf("%q is not one of bare, any", o.args[0].text)
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (n *Normalize) parseRepair(o statement) error {
 	case "off":
 		n.Repair = false
 	default:
-		return o.errorf("%q is not one of on and off", o.args[0].text)
+		return o.errorf("%q is not one of on, off", o.args[0].text)
 	}
 	return nil
 }
@@ -134,13 +134,12 @@ func parseNormalizeDuration(o statement, to *time.Duration, least, most time.Dur
 		return o.fail(err)
 	}
 	if d < least || d > most {
-		return o.errorf("duration %s is out of range, allowed are %s to %s", o.args[0].text, durationText(least), durationText(most))
+		return o.errorf("duration %s is out of range, expected %s to %s", o.args[0].text, durationText(least), durationText(most))
 	}
 	*to = d
 	return nil
 }
 
-// describe is for Describe.
 func (n *Normalize) describe() []string {
 	signature := "any"
 	if n.Bare {

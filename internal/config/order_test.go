@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// coreDNSOrder is the order in which the plugins of CoreDNS 1.14.7 act, as its
-// plugin.cfg has it.
+// coreDNSOrder is the order of plugin.cfg in CoreDNS 1.14.7, in which plugins act.
 func coreDNSOrder() []string {
 	return strings.Fields(`root metadata geoip cancel proxyproto quic grpc_server https https3 timeouts multisocket
 		reload nsid bufsize bind debug trace ready health pprof shed prometheus errors log dnstap local dns64 any
@@ -18,30 +17,30 @@ func coreDNSOrder() []string {
 		view nomad`)
 }
 
-// TestOrder wants the directives in CoreDNS's order, and a word on every
-// directive that CoreDNS has and we have not.
+// TestOrder checks that the directives are in CoreDNS's order, and that each
+// directive of CoreDNS is either known or refused.
 func TestOrder(t *testing.T) {
 	last := -1
 	for _, d := range Directives() {
 		at := slices.Index(coreDNSOrder(), d.Name)
 		switch {
 		case d.own != (at < 0):
-			t.Errorf("%s: of our own %t, at %d in CoreDNS's order", d.Name, d.own, at)
+			t.Errorf("%s: own is %t, place in CoreDNS's order %d", d.Name, d.own, at)
 		case !d.own && at < last:
-			t.Errorf("%s stands behind one that acts after it", d.Name)
+			t.Errorf("%s comes after a directive that acts later", d.Name)
 		case !d.own:
 			last = at
 		}
 	}
 	for _, name := range coreDNSOrder() {
 		_, known := directive(name)
-		if _, told := refused()[name]; known == told {
-			t.Errorf("%s: known %t, refused %t", name, known, told)
+		if _, refused := refused()[name]; known == refused {
+			t.Errorf("%s: known %t, refused %t", name, known, refused)
 		}
 	}
 }
 
-// TestOrderTable holds the table in docs/directives.md to be that of the
+// TestOrderTable checks that the table in docs/directives.md is generated from the
 // directives.
 func TestOrderTable(t *testing.T) {
 	const path, begin, end = "../../docs/directives.md", "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
@@ -62,14 +61,14 @@ func TestOrderTable(t *testing.T) {
 		return
 	}
 	if table != want {
-		t.Errorf("the table in %s is not what the directives are; go test ./internal/config -run TestOrderTable -update writes it anew", path)
+		t.Errorf("the table in %s is out of date: run go test ./internal/config -run TestOrderTable -update", path)
 	}
 }
 
-// orderTable is a line for each directive, in the order in which they act.
+// orderTable has a line for each directive, in the order in which they act.
 func orderTable() string {
 	var b strings.Builder
-	b.WriteString("| | directive | does | other than in CoreDNS |\n|---|---|---|---|\n")
+	b.WriteString("| | directive | does | difference from CoreDNS |\n|---|---|---|---|\n")
 	cell := func(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 	for i, d := range Directives() {
 		fmt.Fprintf(&b, "| %d | `%s` | %s | %s |\n", i+1, d.Name, cell(d.Summary), cell(d.Differs))

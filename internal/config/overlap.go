@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// Overlap reports the zones that two blocks, or one block twice, serve on the
-// same address and port, with port standing in for zones that name none. Parse
-// makes the same check with these zones on a port of their own; who knows the
-// default port should repeat it.
+// Overlap reports the zones that two blocks, or one block twice, serve on the same
+// address and port. Zones without a port are served on port. Parse does not know
+// that port and takes it for different from all others.
 //
-// Addresses are compared as they are written; a block without bind is on all.
+// Addresses are compared as text. A block without bind is on all addresses.
 func (c *Config) Overlap(port uint16) error {
 	var errs []error
 	served := make(servedZones)
@@ -20,7 +19,7 @@ func (c *Config) Overlap(port uint16) error {
 	return errors.Join(errs...)
 }
 
-// servedZones has, for each zone and port, the blocks that serve it.
+// servedZones maps a zone and port to the blocks that serve it.
 type servedZones map[Zone][]servedBy
 
 type servedBy struct {
@@ -28,8 +27,8 @@ type servedBy struct {
 	line  int
 }
 
-// add returns an error for each zone of b that b itself or an earlier block
-// serves already.
+// add returns an error for each zone of b that b or an earlier block already
+// serves.
 func (served servedZones) add(b *Block, defaultPort uint16) []error {
 	var errs []error
 	for _, z := range b.Zones {
@@ -37,11 +36,11 @@ func (served servedZones) add(b *Block, defaultPort uint16) []error {
 		if key.Port == 0 {
 			key.Port = defaultPort
 		}
-		clash := slices.IndexFunc(served[key], func(by servedBy) bool {
+		other := slices.IndexFunc(served[key], func(by servedBy) bool {
 			return by.block == b || shareAddress(by.block.Bind, b.Bind)
 		})
-		if clash >= 0 {
-			errs = append(errs, served[key][clash].fault(b, z))
+		if other >= 0 {
+			errs = append(errs, served[key][other].overlaps(b, z))
 			continue
 		}
 		served[key] = append(served[key], servedBy{block: b, line: z.Line})
@@ -49,10 +48,10 @@ func (served servedZones) add(b *Block, defaultPort uint16) []error {
 	return errs
 }
 
-func (by servedBy) fault(b *Block, z Zone) error {
+func (by servedBy) overlaps(b *Block, z Zone) error {
 	here := token{file: b.File, line: z.Line}
 	if by.block == b {
-		return here.errorf("zone %s is twice in this block", z)
+		return here.errorf("zone %s is given twice in this block", z)
 	}
 	there := token{file: by.block.File, line: by.line}
 	return here.errorf("zone %s is already served %s, on the same address", z, there.seenFrom(here))

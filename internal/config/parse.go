@@ -54,8 +54,8 @@ func build(c *Config, groups []serverBlock) (*Config, error) {
 	return c, nil
 }
 
-// buildBlock adds the zones of the block to served, unless a directive is at
-// fault: where the block listens is not certain then.
+// buildBlock adds the zones of the block to served, unless a directive is wrong: it
+// might be bind.
 func buildBlock(group serverBlock, served servedZones) (*Block, error) {
 	first := group.keys[0]
 	b := &Block{File: first.file, Line: first.line}
@@ -90,7 +90,7 @@ func parseStatement(b *Block, s statement, seen map[string]token) error {
 	}
 	d, _ := directive(s.text)
 	if before, ok := seen[s.text]; ok && d.last {
-		s.warnf("given twice in this block, the last counts; first %s", before.seenFrom(s.token))
+		s.warnf("given twice in this block, first %s; the last one applies", before.seenFrom(s.token))
 	} else if ok && !d.repeats {
 		return s.errorf("given twice in this block, first %s", before.seenFrom(s.token))
 	}

@@ -20,11 +20,11 @@ func mustParse(t *testing.T, text string) *Config {
 	return c
 }
 
-// TestDirectivesAreParsed holds the list that hints and users see to the
-// switch that reads directives.
+// TestDirectivesAreParsed checks that Parse knows every directive that error
+// messages list.
 func TestDirectivesAreParsed(t *testing.T) {
 	if !slices.IsSorted(DirectiveNames()) {
-		t.Error("Directives is not sorted")
+		t.Error("DirectiveNames is not sorted")
 	}
 	for _, name := range DirectiveNames() {
 		_, err := Parse("Corefile", ". {\n"+name+"\n}\n", Source{})
@@ -34,8 +34,8 @@ func TestDirectivesAreParsed(t *testing.T) {
 	}
 }
 
-// TestLines wants the line in the file that a value comes from, whether it is
-// the Corefile, a snippet or an import.
+// TestLines checks the file and line of values from the Corefile, a snippet and an
+// imported file.
 func TestLines(t *testing.T) {
 	files := fstest.MapFS{"etc/zone.inc": {Data: []byte("\n\nexample.org {\n  ready\n}\n")}}
 	const file, inc = "/etc/Corefile", "/etc/zone.inc"
@@ -76,7 +76,7 @@ func TestValuesWithoutDescription(t *testing.T) {
 		t.Errorf("MinTTLSet is %t, %t", c.Cache.Success.MinTTLSet, c.Cache.Denial.MinTTLSet)
 	}
 	if c.Cache.Prefetch != nil || c.Cache.Stale != nil {
-		t.Errorf("an amount and a duration of 0 do not turn off: %+v, %+v", c.Cache.Prefetch, c.Cache.Stale)
+		t.Errorf("an amount and a duration of 0 do not disable: %+v, %+v", c.Cache.Prefetch, c.Cache.Stale)
 	}
 	var levels []slog.Level
 	for _, e := range c.Errors.Consolidate {
@@ -121,7 +121,7 @@ func TestLimits(t *testing.T) {
 	}
 	t.Run("words", func(t *testing.T) {
 		_, err := Parse("Corefile", strings.Repeat("x ", maxTokens+1), Source{})
-		if want := "Corefile:1: the Corefile and its imports are longer than 200000 words"; err == nil || err.Error() != want {
+		if want := "Corefile:1: the Corefile and its imports have more than 200000 words"; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	})

@@ -2,9 +2,8 @@ package config
 
 import "strings"
 
-// placeholder returns the first node-cache placeholder in text, or "". They
-// are replaced before a Corefile is parsed; one that is left over would
-// otherwise be read as a name.
+// placeholder returns the first node-cache placeholder in text, or "". Without this
+// check, a placeholder that was not replaced would be read as a name.
 func placeholder(text string) string {
 	for _, prefix := range []string{"__PILLAR__", "__PROMETHEUS__"} {
 		start := strings.Index(text, prefix)

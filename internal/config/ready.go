@@ -17,14 +17,14 @@ func parseReady(b *Block, s statement) error {
 	})
 }
 
-// parseMonitor reads how long readiness is looked at. Nothing that makes us
-// ready goes away but by SIGTERM, so that both words mean the same.
+// parseMonitor reads monitor. Only SIGTERM ends readiness, so both values mean the
+// same.
 func parseMonitor(o statement) error {
 	if err := o.arity(1, 1, "until-ready|continuously"); err != nil {
 		return err
 	}
 	if w := o.args[0].text; w != "until-ready" && w != "continuously" {
-		return o.errorf("%q is neither until-ready nor continuously", w)
+		return o.errorf("%q is not one of until-ready, continuously", w)
 	}
 	return nil
 }

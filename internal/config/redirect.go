@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// RedirectMode says whether pods' sockets are redirected to the daemon.
+// RedirectMode says whether the sockets of pods are redirected to the daemon.
 type RedirectMode string
 
-// The modes. Auto turns redirection on where pods do not reach the addresses.
+// The modes. Auto turns redirection on if pods do not reach the local addresses.
 const (
 	RedirectOff  RedirectMode = "off"
 	RedirectAuto RedirectMode = "auto"
@@ -25,14 +25,13 @@ const (
 	MaxRedirectHeartbeat = 500 * time.Millisecond
 )
 
-// Redirect is the redirect directive. It is about the process and not about the
-// block that it stands in; a Corefile has one at most. What is zero or empty
-// the Corefile does not say.
+// Redirect is the redirect directive. It applies to the process, not to its block,
+// and a Corefile has at most one. Options that are absent are zero or empty.
 type Redirect struct {
 	File      string
 	Line      int
 	Mode      RedirectMode
-	Targets   []RedirectTarget // at most one of each address family, and one without address
+	Targets   []RedirectTarget // at most one of each address family and one without address
 	Services  []netip.AddrPort // port 0: the default port
 	Fallbacks []netip.AddrPort // default port 53
 	Kubepods  string           // path
@@ -41,14 +40,14 @@ type Redirect struct {
 	Uplinks   []string // names of interfaces
 }
 
-// RedirectTarget is where sockets are redirected to. Either part may be missing:
-// an invalid address or port 0.
+// RedirectTarget is the destination of redirected sockets. The address may be
+// invalid or the port 0 if it is not given.
 type RedirectTarget struct {
 	Addr netip.Addr
 	Port uint16
 }
 
-// String returns t as the target option reads it.
+// String returns t in the syntax of the target option.
 func (t RedirectTarget) String() string {
 	switch {
 	case !t.Addr.IsValid():
@@ -59,10 +58,10 @@ func (t RedirectTarget) String() string {
 	return netip.AddrPortFrom(t.Addr, t.Port).String()
 }
 
-// PodName is a pod, or with an empty Name all pods of a namespace.
+// PodName is a pod or, if Name is empty, all pods of a namespace.
 type PodName struct{ Namespace, Name string }
 
-// String returns p as the opt_out option reads it.
+// String returns p in the syntax of the opt_out option.
 func (p PodName) String() string {
 	if p.Name == "" {
 		return p.Namespace
@@ -111,7 +110,7 @@ func (r *Redirect) parseOption(o statement) error {
 	return o.unknown(redirectOptions(), nil)
 }
 
-// eachArg adds what the arguments of o are to list, none of them twice.
+// eachArg parses the arguments of o and appends them to list. It refuses duplicates.
 func eachArg[T comparable](o statement, usage string, list *[]T, parse func(string) (T, error)) error {
 	if err := o.arity(1, -1, usage); err != nil {
 		return err
@@ -137,7 +136,7 @@ func ParseRedirectMode(text string) (RedirectMode, error) {
 	case RedirectOff, RedirectAuto, RedirectOn:
 		return m, nil
 	}
-	return "", reason("%q is not one of off, auto and on", text)
+	return "", reason("%q is not one of off, auto, on", text)
 }
 
 // ParseRedirectTarget reads ADDRESS, ADDRESS:PORT or :PORT.
@@ -150,14 +149,15 @@ func ParseRedirectTarget(text string) (RedirectTarget, error) {
 	return RedirectTarget{Addr: ap.Addr(), Port: ap.Port()}, err
 }
 
-// ParseRedirectService reads an address that applications ask; its port is 0
-// where none is given.
+// ParseRedirectService reads an address that applications query; the port is 0 if it
+// is not given.
 func ParseRedirectService(text string) (netip.AddrPort, error) { return parseUnicast(text, 0) }
 
-// ParseRedirectFallback reads an address that answers while the daemon does not.
+// ParseRedirectFallback reads an address that pods query while the daemon does not
+// answer.
 func ParseRedirectFallback(text string) (netip.AddrPort, error) { return parseUnicast(text, dnsPort) }
 
-// parseUnicast reads ADDRESS or ADDRESS:PORT of one host.
+// parseUnicast reads ADDRESS or ADDRESS:PORT.
 func parseUnicast(text string, defaultPort uint16) (netip.AddrPort, error) {
 	ap, err := parseUpstreamAddr(text, defaultPort)
 	if err != nil {
@@ -165,7 +165,7 @@ func parseUnicast(text string, defaultPort uint16) (netip.AddrPort, error) {
 	}
 	a := ap.Addr().Unmap()
 	if a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
-		return netip.AddrPort{}, reason("%q is no address of one host", text)
+		return netip.AddrPort{}, reason("%q is not a unicast address", text)
 	}
 	return netip.AddrPortFrom(a, ap.Port()), nil
 }
@@ -179,8 +179,8 @@ func ParsePodName(text string) (PodName, error) {
 	return PodName{namespace, pod}, nil
 }
 
-// isKubernetesName is true for a label, or a subdomain where longer names are
-// allowed, of RFC 1123.
+// isKubernetesName reports whether text is an RFC 1123 label or, if longest is above
+// 63, an RFC 1123 subdomain.
 func isKubernetesName(text string, longest int) bool {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
 	inner := letters + "-"
@@ -192,9 +192,9 @@ func isKubernetesName(text string, longest int) bool {
 }
 
 func parseInterface(text string) (string, error) {
-	// A name of the kernel's has at most 15 octets and no slash or colon.
+	// Interface names in Linux have at most 15 bytes and no slash or colon.
 	if len(text) > 15 || strings.ContainsAny(text, "/:[]{},") {
-		return "", reason("%q is not the name of an interface", text)
+		return "", reason("%q is not an interface name", text)
 	}
 	return text, nil
 }
@@ -221,18 +221,17 @@ func (r *Redirect) parseHeartbeat(o statement) error {
 	return nil
 }
 
-// ParseRedirectHeartbeat reads the time without a heartbeat after which the
-// daemon counts as hung.
+// ParseRedirectHeartbeat reads the time without a heartbeat after which the daemon
+// counts as hung.
 func ParseRedirectHeartbeat(text string) (time.Duration, error) {
 	d, err := parseDuration("duration", text)
 	if err == nil && (d < MinRedirectHeartbeat || d > MaxRedirectHeartbeat) {
-		err = reason("duration %s is out of range, allowed are %s to %s", text, durationText(MinRedirectHeartbeat), durationText(MaxRedirectHeartbeat))
+		err = reason("duration %s is out of range, expected %s to %s", text, durationText(MinRedirectHeartbeat), durationText(MaxRedirectHeartbeat))
 	}
 	return d, err
 }
 
-// checkRedirects refuses a second redirect directive and targets that contradict
-// each other.
+// checkRedirects refuses a second redirect directive and conflicting targets.
 func checkRedirects(blocks []*Block) error {
 	var first *Redirect
 	var errs []error
@@ -244,7 +243,7 @@ func checkRedirects(blocks []*Block) error {
 		at := token{file: r.File, line: r.Line}
 		if first != nil {
 			before := token{file: first.File, line: first.Line}
-			errs = append(errs, r.errorf("given twice in the Corefile, first %s; it is about the process and may stand in any one block", before.seenFrom(at)))
+			errs = append(errs, r.errorf("given twice in the Corefile, first %s; it applies to the process, so write it in one block", before.seenFrom(at)))
 			continue
 		}
 		first = r
@@ -293,7 +292,6 @@ func (c *Config) Redirect() *Redirect {
 	return nil
 }
 
-// describe is for Describe.
 func (r *Redirect) describe() []string {
 	return []string{
 		string(r.Mode),

@@ -13,7 +13,7 @@ const referenceHead = `# The Corefile
 
 <!-- Made from config.Directives by go test ./internal/config -run TestReference -update. -->
 
-A Corefile is a list of server blocks: the zones that a block answers for, and
+A Corefile is a list of server blocks. Each has the zones that it answers for, and
 directives that say how.
 
     cluster.local in-addr.arpa:53 {
@@ -21,22 +21,21 @@ directives that say how.
         forward . 10.96.0.10
     }
 
-- A query goes to the block with the longest zone that its name is in. A zone is
-  a name, ` + "`.`" + ` for all, a network such as 10.0.0.0/8 for its reverse zone, and
-  may have a port.
+- A query goes to the block with the longest zone that contains its name. A zone is
+  a name, ` + "`.`" + ` for all names, or a network such as 10.0.0.0/8 for its reverse zone.
+  It may have a port.
 - ` + "`{$NAME}`" + ` and ` + "`{%NAME%}`" + ` are environment variables. ` + "`#`" + ` begins a comment.
-- ` + "`(NAME) { … }`" + ` is a snippet; ` + "`import NAME`" + ` puts it in, ` + "`import FILE`" + ` a file, whose
-  path is relative to the Corefile's folder.
-- With ` + "`-basecorefile`" + `, node-cache's placeholders are filled in: ` + "`__PILLAR__…`" + `,
+- ` + "`(NAME) { … }`" + ` defines a snippet. ` + "`import NAME`" + ` inserts it. ` + "`import FILE`" + ` inserts a
+  regular file of at most 4 MiB; its path is relative to the file that imports it.
+- With ` + "`-basecorefile`" + `, nodens replaces node-cache's placeholders: ` + "`__PILLAR__…`" + `,
   ` + "`__PROMETHEUS__ENDPOINT__`" + `.
-- The order of directives in a block does not matter; they act in the order of
-  this page, see [what follows from it](directives.md).
-- A mistake is an error ` + "`FILE:LINE: DIRECTIVE: reason`" + `; what CoreDNS takes and does not
-  use is taken, too, with a warning. ` + "`nodens check FILE`" + ` prints what a Corefile
-  comes to, with all defaults.
+- The order of directives in a block does not matter. They act in the order of
+  this page; see [what follows from it](directives.md).
+- A mistake is an error ` + "`FILE:LINE: DIRECTIVE: reason`" + `. What CoreDNS accepts and
+  ignores is a warning. ` + "`nodens check FILE`" + ` prints a Corefile with all defaults.
 
-In the forms, CAPITALS are for you to fill in, ` + "`[ ]`" + ` may be left out, ` + "`|`" + ` is or, ` + "`…`" + `
-may be repeated. Options stand below each other in the directive's braces.
+CAPITALS stand for your values, ` + "`[ ]`" + ` is optional, ` + "`|`" + ` means or, ` + "`…`" + ` may be
+repeated. Each option goes on a line of its own in the directive's braces.
 `
 
 // reference is docs/corefile.md.
@@ -59,20 +58,20 @@ func reference() string {
 			b.WriteString("    }\n")
 		}
 		if d.repeats {
-			b.WriteString("\nA block may have several.\n")
+			b.WriteString("\nA block may have more than one.\n")
 		}
 		if d.Differs != "" {
-			fmt.Fprintf(&b, "\nOther than in CoreDNS: %s\n", d.Differs)
+			fmt.Fprintf(&b, "\nDifference from CoreDNS: %s\n", d.Differs)
 		}
 	}
-	b.WriteString("\n## Directives of CoreDNS that are refused\n\n| directive | why, and what to do |\n|---|---|\n")
+	b.WriteString("\n## CoreDNS directives that nodens does not have\n\n| directive | what to do instead |\n|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(refused())) {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", name, refused()[name])
 	}
 	return b.String()
 }
 
-// TestReference holds docs/corefile.md to say what the directives are.
+// TestReference checks that docs/corefile.md is generated from the directives.
 func TestReference(t *testing.T) {
 	const path = "../../docs/corefile.md"
 	want := reference()
@@ -86,6 +85,6 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != want {
-		t.Error(path + " is not what the directives are; go test ./internal/config -run TestReference -update writes it anew")
+		t.Error(path + " is out of date: run go test ./internal/config -run TestReference -update")
 	}
 }

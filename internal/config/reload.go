@@ -10,8 +10,8 @@ const (
 	minReloadJitter       = time.Second
 )
 
-// parseReload reads reload [INTERVAL [JITTER]]. The jitter is cut down to half
-// of the interval.
+// parseReload reads reload [INTERVAL [JITTER]]. The jitter is at most half of the
+// interval.
 func parseReload(b *Block, s statement) error {
 	if err := s.arity(0, 2, "[INTERVAL [JITTER]]"); err != nil {
 		return err
@@ -33,7 +33,7 @@ func parseReload(b *Block, s statement) error {
 	}
 	switch {
 	case r.Interval > 0 && r.Interval < minReloadInterval:
-		return s.errorf("interval %s is shorter than 2s; 0 turns reloading off", s.args[0].text)
+		return s.errorf("interval %s is shorter than 2s; 0 turns watching off", s.args[0].text)
 	case r.Jitter < minReloadJitter:
 		return s.errorf("jitter %s is shorter than 1s", s.args[1].text)
 	}

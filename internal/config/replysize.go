@@ -3,7 +3,7 @@ package config
 // BufSize is the bufsize directive.
 type BufSize struct {
 	Line int
-	Size int // octets, 512 to 4096; default 1232
+	Size int // bytes, 512 to 4096; default 1232
 }
 
 const defaultBufSize = 1232

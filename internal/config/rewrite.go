@@ -9,10 +9,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Rewrite is one rewrite directive. One of the pointers is set.
+// Rewrite is a rewrite directive. Exactly one of the pointers is set.
 type Rewrite struct {
 	Line     int
-	Continue bool // go on with the next rewrite after this one has applied
+	Continue bool // apply the next rules too after this one
 	Name     *RewriteName
 	Type     *RewriteCode
 	Class    *RewriteCode
@@ -22,41 +22,41 @@ type Rewrite struct {
 	CNAME    *RewriteCNAME
 }
 
-// NameMatch says which names a rule is for. Names are compared as text in lower
-// case with their final dot; except for suffix and regex, a dot ends Text too,
-// so that prefix and substring stand for whole labels at their end.
+// NameMatch selects the names that a rule applies to. Names are compared as text,
+// in lower case and with their final dot. Text ends with a dot, except for suffix:
+// prefix and substring match whole labels at their end.
 type NameMatch struct {
 	Kind    string         // exact, prefix, suffix, substring or regex
-	Text    string         // of all kinds but regex
+	Text    string         // of all kinds except regex
 	Pattern *regexp.Regexp // of regex
 }
 
 // RewriteName changes the name of a question.
 type RewriteName struct {
 	Match   NameMatch
-	To      string // with {0}, {1}… for the groups of a regex
-	Auto    bool   // the names in the reply are changed back
+	To      string // {0}, {1}… are the groups of a regex
+	Auto    bool   // change the names in the reply back
 	Answers []RewriteAnswer
 }
 
-// RewriteAnswer changes names in a reply: of owners or, with Value, in data.
+// RewriteAnswer changes names in a reply: owner names or, with Value, names in data.
 type RewriteAnswer struct {
 	Value   bool
 	Pattern *regexp.Regexp
-	To      string // with {0}, {1}… for the groups
+	To      string // {0}, {1}… are the groups
 }
 
-// RewriteCNAME changes the target of a CNAME in the reply. Its Match compares
-// targets; only that of exact has got a final dot.
+// RewriteCNAME changes the target of a CNAME in the reply. Match is for targets;
+// its Text has a final dot only if Kind is exact.
 type RewriteCNAME struct {
 	Match NameMatch
-	To    string // with {0}, {1}… for the groups of a regex
+	To    string // {0}, {1}… are the groups of a regex
 }
 
 // RewriteCode changes a type or a class.
 type RewriteCode struct{ From, To uint16 }
 
-// RewriteTTL bounds the TTLs of a reply, in seconds.
+// RewriteTTL limits the TTLs of a reply, in seconds.
 type RewriteTTL struct {
 	Match    NameMatch
 	Min, Max uint32
@@ -74,9 +74,8 @@ func rewriteFields() []string {
 	return []string{"name", "type", "class", "ttl", "rcode", "edns0", "cname"}
 }
 
-// parseRewrite reads rewrite [continue|stop] FIELD …. The rule stands on the
-// line or, if at most one word of it does, in a block whose lines are read as
-// one.
+// parseRewrite reads rewrite [continue|stop] FIELD …. The rule is on the line. If at
+// most one word is on the line, the rule is in the block, whose lines are joined.
 func parseRewrite(b *Block, s statement) error {
 	words := s.argTexts()
 	if len(words) < 2 {
@@ -116,16 +115,16 @@ func (r *Rewrite) parseRule(field string, args []string) (err error) {
 	case "edns0":
 		r.EDNS0, err = parseRewriteEDNS0(args)
 	case "answer":
-		err = reason("answer has to follow a name rule, as in: name regex FROM TO answer name FROM TO")
+		err = reason("answer must follow a name rule, as in: name regex FROM TO answer name FROM TO")
 	case "cname":
 		r.CNAME, err = parseRewriteCNAME(args)
 	default:
-		err = reason("%q is none of %s", field, strings.Join(rewriteFields(), ", "))
+		err = reason("%q is not one of %s", field, strings.Join(rewriteFields(), ", "))
 	}
 	return err
 }
 
-// parseMatch reads [KIND] TEXT in front of rest further words and returns these.
+// parseMatch reads [KIND] TEXT and returns the rest further words that follow.
 func parseMatch(field string, args []string, rest int) (NameMatch, []string, error) {
 	m := NameMatch{Kind: "exact"}
 	switch len(args) - rest {
@@ -137,7 +136,7 @@ func parseMatch(field string, args []string, rest int) (NameMatch, []string, err
 		return m, nil, reason("%s: expected: %s [%s] NAME and %d more, got %d words", field, field, strings.Join(matchKinds(), "|"), rest, len(args))
 	}
 	if !slices.Contains(matchKinds(), m.Kind) {
-		return m, nil, reason("%s: %q is none of %s", field, m.Kind, strings.Join(matchKinds(), ", "))
+		return m, nil, reason("%s: %q is not one of %s", field, m.Kind, strings.Join(matchKinds(), ", "))
 	}
 	if m.Kind != "regex" {
 		m.Text = strings.ToLower(dns.Fqdn(args[0]))
@@ -171,15 +170,15 @@ func parseRewriteName(args []string) (*RewriteName, error) {
 	return w, w.parseAnswers(args[end:])
 }
 
-// parseAnswers reads answer auto, answer name FROM TO and answer value FROM TO;
-// the word answer may be left out after the first.
+// parseAnswers reads answer auto, answer name FROM TO and answer value FROM TO. The
+// word answer is optional after the first.
 func (w *RewriteName) parseAnswers(args []string) error {
 	auto := false
 	for first := true; len(args) > 0; first = false {
 		if args[0] == "answer" {
 			args = args[1:]
 		} else if first {
-			return reason("%q is not answer", args[0])
+			return reason("unexpected %q, expected answer", args[0])
 		}
 		switch {
 		case len(args) == 0:
@@ -187,9 +186,9 @@ func (w *RewriteName) parseAnswers(args []string) error {
 		case args[0] == "auto":
 			w.Auto, auto, args = true, true, args[1:]
 		case args[0] != "name" && args[0] != "value":
-			return reason("answer: %q is none of auto, name and value", args[0])
+			return reason("answer: %q is not one of auto, name, value", args[0])
 		case len(args) < 3:
-			return reason("answer %s: two words have to follow, FROM and TO", args[0])
+			return reason("answer %s: expected FROM and TO", args[0])
 		default:
 			if err := w.parseAnswer(args[0] == "value", args[1], args[2]); err != nil {
 				return err
@@ -198,7 +197,7 @@ func (w *RewriteName) parseAnswers(args []string) error {
 		}
 	}
 	if auto && slices.ContainsFunc(w.Answers, func(a RewriteAnswer) bool { return !a.Value }) {
-		return reason("answer auto and answer name exclude each other")
+		return reason("answer auto and answer name cannot be combined")
 	}
 	return nil
 }
@@ -213,7 +212,7 @@ func (w *RewriteName) parseAnswer(value bool, from, to string) error {
 	return checkGroups(a.To, p)
 }
 
-// checkGroups refuses {N} without such a group in the pattern.
+// checkGroups refuses {N} in to if the pattern has no group N.
 func checkGroups(to string, p *regexp.Regexp) error {
 	for _, m := range regexp.MustCompile(`\{([0-9]+)\}`).FindAllStringSubmatch(to, -1) {
 		if n, err := strconv.Atoi(m[1]); err != nil || n > p.NumSubexp() {
@@ -243,7 +242,7 @@ func parseRewriteCNAME(args []string) (*RewriteCNAME, error) {
 
 func parseRewriteCode(what string, codes map[string]uint16, args []string) (*RewriteCode, error) {
 	if len(args) != 2 {
-		return nil, reason("%s: two words have to follow, FROM and TO", what)
+		return nil, reason("%s: expected FROM and TO", what)
 	}
 	var c RewriteCode
 	for i, to := range []*uint16{&c.From, &c.To} {
@@ -276,7 +275,7 @@ func parseRewriteTTL(args []string) (*RewriteTTL, error) {
 	least, err1 := parseNumber("TTL", low, 0, maxTTL)
 	most, err2 := parseNumber("TTL", high, 0, maxTTL)
 	if err1 != nil || err2 != nil || least > most || rest[0] == "-" {
-		return nil, reason("ttl: %q is neither a TTL in seconds nor a range such as 30-300", rest[0])
+		return nil, reason("ttl: %q is not a TTL in seconds or a range such as 30-300", rest[0])
 	}
 	w.Min, w.Max = uint32(least), uint32(most)
 	return w, nil
@@ -299,7 +298,7 @@ func parseRewriteRcode(args []string) (*RewriteRcode, error) {
 	return w, nil
 }
 
-// parseRcode reads the name of an rcode or its number.
+// parseRcode reads the name or number of an rcode.
 func parseRcode(text string) (int, error) {
 	if n, err := strconv.Atoi(text); err == nil && n >= 0 && n <= 23 {
 		return n, nil

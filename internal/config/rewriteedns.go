@@ -9,14 +9,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// RewriteEDNS0 changes an option of the query to upstream.
+// RewriteEDNS0 changes an EDNS option of the query to the upstream.
 type RewriteEDNS0 struct {
 	Action   string // set, append, replace or unset
 	Code     uint16
 	Data     []byte
-	Variable string // in place of Data: qname, qtype, client_ip…
+	Variable string // used instead of Data: qname, qtype, client_ip…
 	Subnet   bool
-	V4, V6   int // with Subnet: bits of the address
+	V4, V6   int // with Subnet: prefix lengths
 }
 
 func ednsActions() []string { return []string{"set", "append", "replace", "unset"} }
@@ -25,15 +25,15 @@ func ednsVariables() []string {
 	return []string{"qname", "qtype", "client_ip", "client_port", "protocol", "server_ip", "server_port"}
 }
 
-// parseRewriteEDNS0 reads local|nsid|subnet ACTION and what the kind takes. The
-// word revert at the end says what is the case anyway: clients never see it.
+// parseRewriteEDNS0 reads local|nsid|subnet ACTION and further words. The word
+// revert at the end has no effect: clients never receive the option.
 func parseRewriteEDNS0(args []string) (*RewriteEDNS0, error) {
 	if len(args) < 2 {
 		return nil, reason("edns0: expected: edns0 local|nsid|subnet %s …", strings.Join(ednsActions(), "|"))
 	}
 	kind, w := strings.ToLower(args[0]), &RewriteEDNS0{Action: strings.ToLower(args[1])}
 	if !slices.Contains(ednsActions(), w.Action) {
-		return nil, reason("edns0: %q is none of %s", args[1], strings.Join(ednsActions(), ", "))
+		return nil, reason("edns0: %q is not one of %s", args[1], strings.Join(ednsActions(), ", "))
 	}
 	rest := args[2:]
 	if w.Action != "unset" && len(rest) > 0 && rest[len(rest)-1] == "revert" {
@@ -48,17 +48,17 @@ func parseRewriteEDNS0(args []string) (*RewriteEDNS0, error) {
 	case "subnet":
 		return w, w.parseSubnet(rest)
 	}
-	return nil, reason("edns0: %q is none of local, nsid and subnet", args[0])
+	return nil, reason("edns0: %q is not one of local, nsid, subnet", args[0])
 }
 
 func (w *RewriteEDNS0) parseWords(kind string, words []string, want int) error {
 	if len(words) != want {
-		return reason("edns0 %s %s: %d words have to follow, got %d", kind, w.Action, want, len(words))
+		return reason("edns0 %s %s: expected %d more words, got %d", kind, w.Action, want, len(words))
 	}
 	return nil
 }
 
-// parseLocal reads CODE and, unless it is unset, DATA: text, 0xHEX or a
+// parseLocal reads CODE and, unless the action is unset, DATA: text, 0xHEX or a
 // {variable}.
 func (w *RewriteEDNS0) parseLocal(words []string) error {
 	want := 2
@@ -80,7 +80,7 @@ func (w *RewriteEDNS0) parseLocal(words []string) error {
 	if strings.HasPrefix(data, "{") && strings.HasSuffix(data, "}") {
 		w.Variable = data[1 : len(data)-1]
 		if !slices.Contains(ednsVariables(), w.Variable) {
-			return reason("edns0: variable %s is not known, known are: %s", data, strings.Join(ednsVariables(), ", "))
+			return reason("edns0: unknown variable %s, expected one of: %s", data, strings.Join(ednsVariables(), ", "))
 		}
 		return nil
 	}
@@ -93,7 +93,7 @@ func (w *RewriteEDNS0) parseLocal(words []string) error {
 	return nil
 }
 
-// parseSubnet reads the lengths for IPv4 and IPv6.
+// parseSubnet reads the prefix lengths for IPv4 and IPv6.
 func (w *RewriteEDNS0) parseSubnet(words []string) error {
 	w.Code = dns.EDNS0SUBNET
 	if w.Action == "unset" {

@@ -7,7 +7,6 @@ import (
 	"github.com/miekg/dns"
 )
 
-// describe is for Describe.
 func (r *Rewrite) describe() []string {
 	then := "stop"
 	if r.Continue {
@@ -34,7 +33,7 @@ func (r *Rewrite) rule() string {
 	return r.EDNS0.describe()
 }
 
-// String returns m as a rule reads it.
+// String returns m in the syntax of a rule.
 func (m NameMatch) String() string {
 	if m.Pattern != nil {
 		return m.Kind + " " + strconv.Quote(m.Pattern.String())

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// reason makes the text of an Error; callers read it and never test it, so that
-// it takes no %w.
+// reason returns the text of an Error. It takes no %w, because callers do not test
+// it.
 func reason(format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// errorf returns an *Error at s; that of an option starts with its name.
+// errorf returns an *Error at s. The reason starts with the name of an option.
 func (s statement) errorf(format string, args ...any) error {
 	return s.fail(reason(format, args...))
 }
 
-// warnf notes what has no effect.
+// warnf adds a warning about text that has no effect.
 func (s statement) warnf(format string, args ...any) {
 	*s.warnings = append(*s.warnings, s.errorf(format, args...))
 }
 
-// surplus warns of arguments above most and takes them off.
+// surplus removes the arguments after the first most and warns about them.
 func (s *statement) surplus(most int) {
 	for _, a := range s.args[min(most, len(s.args)):] {
 		s.warnf("argument %q has no effect", a.text)
@@ -38,7 +38,7 @@ func (s statement) fail(err error) error {
 	return &Error{File: s.file, Line: s.line, Directive: s.directive, Err: err}
 }
 
-// argTexts returns the words of the arguments.
+// argTexts returns the texts of the arguments.
 func (s statement) argTexts() []string {
 	texts := make([]string, len(s.args))
 	for i, a := range s.args {
@@ -47,8 +47,8 @@ func (s statement) argTexts() []string {
 	return texts
 }
 
-// arity checks the number of arguments; most < 0 means any number. usage shows
-// them as documentation would.
+// arity checks the number of arguments; most < 0 means no maximum. usage is their
+// syntax.
 func (s statement) arity(least, most int, usage string) error {
 	n := len(s.args)
 	switch {
@@ -62,7 +62,7 @@ func (s statement) arity(least, most int, usage string) error {
 	return s.errorf("unexpected argument %q, expected: %s %s", s.args[most].text, s.text, usage)
 }
 
-// noBlock refuses { … } after a directive without options.
+// noBlock refuses a block after a directive without options.
 func (s statement) noBlock() error {
 	if !s.braced {
 		return nil
@@ -70,9 +70,10 @@ func (s statement) noBlock() error {
 	return s.errorf("takes no block of options")
 }
 
-// eachOption calls parse for every option in the block of s and joins what
-// fails. Of an option that does not repeat, the last counts; of directives of
-// our own, a second one is refused. nil means that none repeats.
+// eachOption calls parse for every option in the block of s and joins the errors.
+// repeats reports whether an option may repeat; nil means none. For other options
+// the last one applies, with a warning; directives that CoreDNS does not have refuse
+// the second one.
 func (s statement) eachOption(repeats func(name string) bool, parse func(o statement) error) error {
 	var errs []error
 	first := make(map[string]token)
@@ -81,7 +82,7 @@ func (s statement) eachOption(repeats func(name string) bool, parse func(o state
 		again := seen && (repeats == nil || !repeats(o.text))
 		d, _ := directive(s.directive)
 		if again && !d.own {
-			o.warnf("given twice, the last counts; first %s", before.seenFrom(o.token))
+			o.warnf("given twice, first %s; the last one applies", before.seenFrom(o.token))
 		}
 		switch {
 		case again && d.own:
@@ -98,7 +99,7 @@ func (s statement) eachOption(repeats func(name string) bool, parse func(o state
 	return errors.Join(errs...)
 }
 
-// seenFrom says where t stands, in words for an error at other.
+// seenFrom returns the place of t for an error message at other.
 func (t token) seenFrom(other token) string {
 	if t.file == other.file {
 		return fmt.Sprintf("on line %d", t.line)
@@ -106,29 +107,29 @@ func (t token) seenFrom(other token) string {
 	return fmt.Sprintf("at %s:%d", t.file, t.line)
 }
 
-// unknown refuses an option: later lists those of CoreDNS that we know but do
-// not implement, known those that we do.
+// unknown returns the error for an unknown option. known are the options of the
+// directive, later those of CoreDNS that are not implemented.
 func (o statement) unknown(known, later []string) error {
 	at := func(err error) error {
 		return &Error{File: o.file, Line: o.line, Directive: o.directive, Err: err}
 	}
 	if slices.Contains(later, o.text) {
-		return at(reason("option %q is not supported yet", o.text))
+		return at(reason("option %q is not supported", o.text))
 	}
 	if guess := nearest(o.text, known); guess != "" {
 		return at(reason("unknown option %q, did you mean %s?", o.text, guess))
 	}
-	return at(reason("unknown option %q, known are: %s", o.text, strings.Join(known, ", ")))
+	return at(reason("unknown option %q, expected one of: %s", o.text, strings.Join(known, ", ")))
 }
 
-// words refuses empty words and left-over placeholders anywhere in s.
+// words refuses empty words and placeholders in s and its options.
 func (s statement) words() error {
 	var errs []error
 	for _, t := range append([]token{s.token}, s.args...) {
 		if p := placeholder(t.text); p != "" {
-			errs = append(errs, s.misplaced(t, "placeholder %s was not substituted", p))
+			errs = append(errs, s.misplaced(t, "placeholder %s was not replaced", p))
 		} else if t.text == "" {
-			errs = append(errs, s.misplaced(t, "a word is empty: is an environment variable not set?"))
+			errs = append(errs, s.misplaced(t, "a word is empty; is an environment variable not set?"))
 		}
 	}
 	for _, o := range s.block {

@@ -1,7 +1,7 @@
 package config
 
-// nearest returns the candidate that is at most two edits away from word, the
-// first of the closest, or "".
+// nearest returns the first of the candidates that are closest to word, or "" if
+// none is within two edits.
 func nearest(word string, candidates []string) string {
 	best, bestDistance := "", 3
 	if len(word) > 30 {
@@ -15,7 +15,7 @@ func nearest(word string, candidates []string) string {
 	return best
 }
 
-// editDistance is Levenshtein's, over bytes.
+// editDistance is the Levenshtein distance in bytes.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

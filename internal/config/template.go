@@ -12,13 +12,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// RecordTemplate is one template directive.
+// RecordTemplate is a template directive.
 type RecordTemplate struct {
 	Line        int
 	Class, Type uint16   // ANY: all
 	Zones       []string // fully qualified; empty: all zones of the block
 	Match       []*regexp.Regexp
-	Answer      []string // Go templates of a record each; they parse
+	Answer      []string // valid Go templates, each for a record
 	Authority   []string
 	Additional  []string
 	Rcode       int
@@ -47,7 +47,7 @@ func parseTemplate(b *Block, s statement) error {
 		return s.errorf("%q is not a class, such as IN or ANY", s.args[0].text)
 	}
 	if class != dns.ClassINET && class != dns.ClassANY {
-		return s.errorf("class %s would never be answered, as questions of it are refused: remove the directive", dns.ClassToString[class])
+		return s.errorf("class %s has no effect, because nodens refuses such queries: remove the directive", dns.ClassToString[class])
 	}
 	var err error
 	if t.Type, err = parseType(s.args[1].text); err != nil {
@@ -79,7 +79,7 @@ func (t *RecordTemplate) parseOption(o statement) error {
 		zones, err := fallthroughZones(o)
 		t.Fallthrough = zones
 		return err
-	case "upstream": // without meaning since CoreDNS 1.3
+	case "upstream": // ignored since CoreDNS 1.3
 		return nil
 	}
 	return o.unknown(templateOptions(), nil)
@@ -99,8 +99,8 @@ func (t *RecordTemplate) parseMatch(o statement) error {
 	return nil
 }
 
-// parseRecords reads templates. What they make is known only when a question
-// is answered.
+// parseRecords reads templates. Whether they give valid records is known only when a
+// query is answered.
 func parseRecords(to *[]string, o statement) error {
 	if err := o.arity(1, -1, "RECORD…"); err != nil {
 		return err
@@ -119,7 +119,7 @@ func checkTemplate(text string) error {
 	if err == nil {
 		return nil
 	}
-	// The message begins with the name of the template and a line of its own.
+	// The message starts with the name of the template and a line number.
 	_, fault, found := strings.Cut(err.Error(), ": ")
 	for rest := fault; found; {
 		if _, rest, found = strings.Cut(rest, ":1: "); found {
@@ -156,7 +156,7 @@ func (t *RecordTemplate) parseEDE(o statement) error {
 	return nil
 }
 
-// fallthroughZones are the zones of fallthrough; "." without any.
+// fallthroughZones returns the zones of fallthrough, "." by default.
 func fallthroughZones(o statement) ([]string, error) {
 	if len(o.args) == 0 {
 		return []string{"."}, nil
@@ -164,13 +164,13 @@ func fallthroughZones(o statement) ([]string, error) {
 	return parseZoneList(o, 0)
 }
 
-// maxPattern bounds regular expressions, in octets, as CoreDNS does.
+// maxPattern limits regular expressions, in bytes, as in CoreDNS.
 const maxPattern = 10000
 
 // parsePattern reads a regular expression.
 func parsePattern(text string) (*regexp.Regexp, error) {
 	if len(text) > maxPattern {
-		return nil, reason("a regular expression of %d octets, at most %d are allowed", len(text), maxPattern)
+		return nil, reason("the regular expression has %d bytes, the maximum is %d", len(text), maxPattern)
 	}
 	p, err := regexp.Compile(text)
 	if fault, ok := errors.AsType[*syntax.Error](err); ok {
@@ -182,7 +182,6 @@ func parsePattern(text string) (*regexp.Regexp, error) {
 	return p, nil
 }
 
-// describe is for Describe.
 func (t *RecordTemplate) describe() []string {
 	patterns := make([]string, len(t.Match))
 	for i, p := range t.Match {

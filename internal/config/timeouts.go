@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// Timeouts is the timeouts directive. A zero value leaves the default.
+// Timeouts is the timeouts directive. Zero means the default.
 type Timeouts struct {
 	Line  int
 	Read  time.Duration // for the first query of a connection
-	Idle  time.Duration // for each further one
-	Write time.Duration // for the client to take a reply
-	// Queries is how many a connection may bring; -1: any number.
+	Idle  time.Duration // for each further query
+	Write time.Duration // for the client to receive a reply
+	// Queries is the maximum per connection; -1: no limit.
 	Queries int
 }
 
 func timeoutsOptions() []string { return []string{"read", "write", "idle", "maxtcpqueries"} }
 
-// Limits of CoreDNS's.
+// CoreDNS's limits.
 const (
 	minTimeout = time.Second
 	maxTimeout = 24 * time.Hour
@@ -29,7 +29,7 @@ func parseTimeouts(b *Block, s statement) error {
 		return err
 	}
 	if len(s.block) == 0 {
-		return s.errorf("an option is missing, known are: read, write, idle, maxtcpqueries")
+		return s.errorf("an option is missing, expected: read, write, idle or maxtcpqueries")
 	}
 	t := &Timeouts{Line: s.line}
 	b.Timeouts = t
@@ -48,7 +48,7 @@ func (t *Timeouts) parseOption(o statement) error {
 		return err
 	}
 	text := o.args[0].text
-	if isDigits(text) { // CoreDNS takes these for seconds
+	if isDigits(text) { // seconds, as in CoreDNS
 		text += "s"
 	}
 	d, err := parseDuration("duration", text)
@@ -56,7 +56,7 @@ func (t *Timeouts) parseOption(o statement) error {
 		return o.fail(err)
 	}
 	if d < minTimeout || d > maxTimeout {
-		return o.errorf("duration %s is out of range, allowed are 1s to 24h", o.args[0].text)
+		return o.errorf("duration %s is out of range, expected 1s to 24h", o.args[0].text)
 	}
 	*to = d
 	return nil
@@ -68,13 +68,12 @@ func (t *Timeouts) parseQueries(o statement) error {
 	}
 	n, err := strconv.Atoi(o.args[0].text)
 	if err != nil || n == 0 || n < -1 {
-		return o.errorf("%q is neither a number from 1 on nor -1 for any", o.args[0].text)
+		return o.errorf("%q is not a number of at least 1, or -1 for no limit", o.args[0].text)
 	}
 	t.Queries = n
 	return nil
 }
 
-// describe is for Describe.
 func (t *Timeouts) describe() []string {
 	orDefault := func(d time.Duration) string {
 		if d == 0 {

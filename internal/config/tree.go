@@ -1,31 +1,30 @@
 package config
 
-// serverBlock is a server block before its words are given a meaning.
+// serverBlock is a server block whose directives are not parsed yet.
 type serverBlock struct {
 	keys       []token // at least one
 	statements []statement
 }
 
-// statement is a directive or an option of one: a name, arguments on the same
-// line, and perhaps a block of options.
+// statement is a directive or an option: a name, arguments on the same line, and an
+// optional block of options.
 type statement struct {
 	token
-	directive string // the directive that the statement is or belongs to
-	option    bool   // it belongs to one
+	directive string // its directive: itself, or that of the option
+	option    bool   // not a directive
 	args      []token
-	braced    bool // a block follows, perhaps an empty one
+	braced    bool // has a block, which may be empty
 	block     []statement
 	warnings  *[]error // of the Corefile
 }
 
-// maxBlockDepth bounds blocks in blocks. Nothing that we know of goes deeper
-// than two.
+// maxBlockDepth limits nested blocks. Directives need two.
 const maxBlockDepth = 8
 
-// grouper turns tokens into server blocks. Its grammar is that of the Caddyfile
-// as CoreDNS reads it, made strict where that one swallows a misplaced brace.
+// grouper turns tokens into server blocks. Its grammar is that of CoreDNS's
+// Caddyfile, except that it refuses misplaced braces.
 type grouper struct {
-	tokens []token // what is left
+	tokens []token // the remaining tokens
 	getenv func(string) string
 
 	warnings *[]error
@@ -58,8 +57,8 @@ func (g *grouper) serverBlocks() ([]serverBlock, error) {
 	return blocks, nil
 }
 
-// keys reads the zones in front of a block. They end with the line or with the
-// brace; after a comma they go on.
+// keys reads the zones before a block. They end at the brace or at the end of a line
+// without a final comma.
 func (g *grouper) keys() ([]token, error) {
 	var keys []token
 	first, comma := g.tokens[0], false
@@ -69,14 +68,14 @@ func (g *grouper) keys() ([]token, error) {
 			break
 		}
 		if t.text == "}" {
-			return nil, t.errorf("unexpected }: no block is open here")
+			return nil, t.errorf("unexpected }: no block is open")
 		}
 		g.next()
 		text := expandEnv(t.text, g.getenv)
 		if comma = len(text) > 0 && text[len(text)-1] == ','; comma {
 			text = text[:len(text)-1]
 			if text == "" {
-				return nil, t.errorf("a zone is missing before the comma; it has to follow without a space")
+				return nil, t.errorf("a zone is missing before the comma; write the comma directly after the zone")
 			}
 		}
 		if text != "" {
@@ -88,12 +87,12 @@ func (g *grouper) keys() ([]token, error) {
 	case comma:
 		return nil, first.errorf("a zone is missing after the last comma")
 	case len(keys) == 0:
-		return nil, first.errorf("a server block needs a zone in front, such as .:53")
+		return nil, first.errorf("a server block must start with a zone, such as .:53")
 	}
 	return keys, nil
 }
 
-// body reads a block in braces, or without braces all the rest of the file.
+// body reads a block in braces or, without braces, the rest of the file.
 func (g *grouper) body() ([]statement, error) {
 	if g.at("{") {
 		return g.braces("", 1)
@@ -101,7 +100,7 @@ func (g *grouper) body() ([]statement, error) {
 	var statements []statement
 	for !g.done() {
 		if g.at("}") {
-			return nil, g.next().errorf("unexpected }: no block is open here")
+			return nil, g.next().errorf("unexpected }: no block is open")
 		}
 		s, err := g.statement("", 0)
 		if err != nil {
@@ -112,7 +111,7 @@ func (g *grouper) body() ([]statement, error) {
 	return statements, nil
 }
 
-// braces reads from { to the } that closes it.
+// braces reads from { to its }.
 func (g *grouper) braces(directive string, depth int) ([]statement, error) {
 	open := g.next()
 	if depth > maxBlockDepth {
@@ -130,13 +129,13 @@ func (g *grouper) braces(directive string, depth int) ([]statement, error) {
 		}
 		statements = append(statements, s)
 	}
-	return nil, open.errorf("the block that is opened here is not closed: a } is missing")
+	return nil, open.errorf("the block that starts here is not closed: a } is missing")
 }
 
 func (g *grouper) statement(directive string, depth int) (statement, error) {
 	s := statement{token: g.next(), directive: directive, option: directive != "", warnings: g.warnings}
 	if s.text == "{" {
-		return s, s.token.errorf("unexpected {: it has to stand on the line of what it belongs to")
+		return s, s.token.errorf("unexpected {: write it at the end of the line that it belongs to")
 	}
 	s.text = expandEnv(s.text, g.getenv)
 	if !s.option {
@@ -144,7 +143,7 @@ func (g *grouper) statement(directive string, depth int) (statement, error) {
 	}
 	for !g.done() && !g.tokens[0].newLine {
 		if g.at("}") {
-			return s, g.next().errorf("unexpected }: it has to stand on a line of its own")
+			return s, g.next().errorf("unexpected }: write it on a line of its own")
 		}
 		if g.at("{") {
 			return g.optionBlock(s, depth)

@@ -12,7 +12,7 @@ const (
 	tlsPort = 853
 )
 
-// parseUpstream reads one TO of forward: an address with an optional scheme,
+// parseUpstream reads a TO argument of forward: an address with an optional scheme,
 // port and server name, or the path of a resolv.conf.
 func parseUpstream(text string) (Upstream, error) {
 	scheme, rest, found := strings.Cut(text, "://")
@@ -32,13 +32,13 @@ func parseUpstream(text string) (Upstream, error) {
 	case "tls":
 		return parseTLSUpstream(text, rest)
 	case "https", "https3", "grpc", "quic":
-		return Upstream{}, reason("upstream %q: %s:// is not supported, dns:// and tls:// are", text, scheme)
+		return Upstream{}, reason("upstream %q: %s:// is not supported, use dns:// or tls://", text, scheme)
 	}
 	return Upstream{}, reason("upstream %q: unknown scheme %s://", text, scheme)
 }
 
-// isPath tells a resolv.conf from a host name. CoreDNS looks whether the file
-// exists; here a file without a folder is written ./NAME.
+// isPath reports whether text is a path and not a host name. CoreDNS checks whether
+// the file exists; here a file in the working directory is written ./NAME.
 func isPath(text string) bool {
 	return strings.HasPrefix(text, "/") || strings.HasPrefix(text, "./") || strings.HasPrefix(text, "../")
 }
@@ -89,11 +89,10 @@ func parseUpstreamAddr(text string, defaultPort uint16) (netip.AddrPort, error) 
 	return ap, err
 }
 
-// upstreamFault says what is wrong with text, whose address part did not
-// parse.
+// upstreamFault explains why text, whose address is addr, is not an upstream.
 func upstreamFault(text, addr string) error {
 	if strings.ContainsAny(text, " \t\n") {
-		return reason("upstream %q is several words; quotes and environment variables make one argument", text)
+		return reason("upstream %q has several words: quotes or an environment variable make them one argument", text)
 	}
 	if colon := strings.LastIndexByte(addr, ':'); colon >= 0 {
 		host, port := addr[:colon], addr[colon+1:]
@@ -104,10 +103,10 @@ func upstreamFault(text, addr string) error {
 	if addr != text {
 		return reason("upstream %q: %q is not an IP address", text, addr)
 	}
-	return reason("upstream %q is neither an IP address nor the path of a resolv.conf; a path starts with / or ./", text)
+	return reason("upstream %q is not an IP address or the path of a resolv.conf; a path starts with / or ./", text)
 }
 
-// checkServerName accepts what a certificate can be checked against.
+// checkServerName checks a name or address for the verification of a certificate.
 func checkServerName(name string) error {
 	if name == "" {
 		return reason("the TLS server name is empty")

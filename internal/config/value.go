@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// parseDuration reads a Go duration that is not negative. what names it in
-// errors.
+// parseDuration reads a Go duration that is not negative. Errors call it what.
 func parseDuration(what, text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -27,7 +26,7 @@ func parseDuration(what, text string) (time.Duration, error) {
 func parsePositiveDuration(what, text string) (time.Duration, error) {
 	d, err := parseDuration(what, text)
 	if err == nil && d == 0 {
-		err = reason("%s has to be greater than 0", what)
+		err = reason("%s must be greater than 0", what)
 	}
 	return d, err
 }
@@ -39,7 +38,7 @@ func parseNumber(what, text string, least, most int) (int, error) {
 		return 0, reason("%s %q is not a number", what, text)
 	}
 	if err != nil || n < least || n > most {
-		return 0, reason("%s %s is out of range, allowed are %d to %d", what, text, least, most)
+		return 0, reason("%s %s is out of range, expected %d to %d", what, text, least, most)
 	}
 	return n, nil
 }
@@ -53,7 +52,7 @@ func isDigits(text string) bool {
 	return text != ""
 }
 
-// parseListen checks host:port, where host may be empty, an address or a name.
+// parseListen checks HOST:PORT, where HOST may be empty, an address or a name.
 func parseListen(text string) (string, error) {
 	host, port, err := net.SplitHostPort(text)
 	if err != nil {
@@ -77,7 +76,7 @@ func parseListen(text string) (string, error) {
 	return text, nil
 }
 
-// listenArg reads the optional address of health, ready and prometheus.
+// listenArg reads the optional address of health, pprof, prometheus and ready.
 func listenArg(s statement, fallback string) (string, error) {
 	if err := s.arity(0, 1, "[HOST:PORT]"); err != nil {
 		return "", err

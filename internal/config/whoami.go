@@ -5,17 +5,17 @@ import "strings"
 // NSID is the nsid directive.
 type NSID struct {
 	Line int
-	Text string // empty: the name of the host
+	Text string // empty: the host name
 }
 
-// maxNSID keeps the option from crowding replies, in octets.
+// maxNSID limits the text, in bytes, to leave room in replies.
 const maxNSID = 128
 
-// parseNSID reads nsid [TEXT…]; the words are joined by a space.
+// parseNSID reads nsid [TEXT…] and joins the words with spaces.
 func parseNSID(b *Block, s statement) error {
 	n := &NSID{Line: s.line, Text: strings.Join(s.argTexts(), " ")}
 	if len(n.Text) > maxNSID {
-		return s.errorf("the text has %d octets, at most %d are allowed", len(n.Text), maxNSID)
+		return s.errorf("the text has %d bytes, the maximum is %d", len(n.Text), maxNSID)
 	}
 	b.NSID = n
 	return s.noBlock()

@@ -10,14 +10,14 @@ import (
 // [dns://]ZONE[:PORT], where ZONE is a name or a prefix.
 func parseKey(key token) ([]Zone, error) {
 	if p := placeholder(key.text); p != "" {
-		return nil, key.errorf("placeholder %s was not substituted", p)
+		return nil, key.errorf("placeholder %s was not replaced", p)
 	}
 	text, err := stripScheme(key.text)
 	if err != nil {
 		return nil, key.errorf("zone %q: %v", key.text, err)
 	}
 	if isAddress(text) {
-		return nil, key.errorf("zone %q: this is an address, not a zone; to listen on an address use bind", key.text)
+		return nil, key.errorf("zone %q is an address; to listen on an address use bind", key.text)
 	}
 	name, port, err := splitZonePort(text)
 	if err != nil {
@@ -42,7 +42,7 @@ func stripScheme(text string) (string, error) {
 	case scheme == "dns":
 		return rest, nil
 	case scheme == "tls", scheme == "https", scheme == "https3", scheme == "grpc", scheme == "quic":
-		return "", reason("serving %s:// is not supported, pods ask in plain DNS; upstreams may be tls://", scheme)
+		return "", reason("nodens does not serve %s://, only plain DNS; upstreams may be tls://", scheme)
 	}
 	return "", reason("unknown scheme %s://", scheme)
 }
@@ -55,8 +55,8 @@ func isAddress(text string) bool {
 	return err == nil
 }
 
-// splitZonePort takes the port off; it is 0 if there is none. The colons of an
-// IPv6 prefix come before its slash, that of a port comes after.
+// splitZonePort splits off the port, or 0 if there is none. The colons of an IPv6
+// prefix come before its slash, the colon of a port comes after.
 func splitZonePort(text string) (name string, port uint16, err error) {
 	colon := strings.LastIndexByte(text, ':')
 	if colon < 0 || colon < strings.LastIndexByte(text, '/') {
@@ -68,12 +68,12 @@ func splitZonePort(text string) (name string, port uint16, err error) {
 	case err != nil || n == 0:
 		return "", 0, reason("port %q is not a number from 1 to 65535", text[colon+1:])
 	case name == "":
-		return "", 0, reason("the name is missing; the root is written .%s", text)
+		return "", 0, reason("the name is missing; write .%s for the root", text)
 	}
 	return name, uint16(n), nil
 }
 
-// String returns the key that stands for z alone.
+// String returns z in the syntax of a Corefile.
 func (z Zone) String() string {
 	if z.Port == 0 {
 		return z.Name

@@ -153,14 +153,14 @@ type badConfigMap struct {
 
 func badConfigMaps() []badConfigMap {
 	return []badConfigMap{
-		{map[string]string{"stubDomains": "{", "upstreamNameservers": otherUp}, "stubDomains: want a JSON object"},
-		{map[string]string{"stubDomains": `["acme.example"]`}, "stubDomains: want a JSON object"},
+		{map[string]string{"stubDomains": "{", "upstreamNameservers": otherUp}, "stubDomains: expected a JSON object"},
+		{map[string]string{"stubDomains": `["acme.example"]`}, "stubDomains: expected a JSON object"},
 		{map[string]string{"stubDomains": `{"acme.example": ["nowhere"]}`}, `nowhere\" is not a server`},
 		{map[string]string{"stubDomains": `{"acme.example": []}`}, "acme.example: no servers"},
 		{map[string]string{"stubDomains": `{"acme..example": ["192.0.2.1"]}`}, "acme..example"},
 		{map[string]string{"stubDomains": `{"cluster.local": ["192.0.2.1"]}`}, "cluster.local"},
 		{map[string]string{"upstreamNameservers": `["192.0.2.1","192.0.2.2","192.0.2.3","192.0.2.4"]`}, "4 servers, at most 3"},
-		{map[string]string{"upstreamNameservers": `"192.0.2.1"`}, "upstreamNameservers: want a JSON list"},
+		{map[string]string{"upstreamNameservers": `"192.0.2.1"`}, "upstreamNameservers: expected a JSON list"},
 	}
 }
 
