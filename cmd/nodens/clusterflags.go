@@ -10,10 +10,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/kube"
 )
 
-// setCluster declares what to ask the API server for, and as whom.
+// setCluster declares the flags for the API server.
 func (f *flags) setCluster(fs *flag.FlagSet) {
 	c := &f.Cluster
-	fs.Func("endpoints-of", "the cluster DNS's `Service`, NAMESPACE/NAME: redirection's fallbacks, and the upstreams of a forward with kubernetes_endpoints, are its endpoints, learnt from the API server where there is a service account (default kube-system/kube-dns)", func(s string) error {
+	fs.Func("endpoints-of", "`Service` of the cluster DNS, NAMESPACE/NAME. With a service account, nodens learns its endpoints from the API server, for redirection's fallbacks and for a forward with kubernetes_endpoints (default kube-system/kube-dns)", func(s string) error {
 		namespace, service, _ := strings.Cut(s, "/")
 		if !isObjectName(namespace) || !isObjectName(service) {
 			return errors.New("want NAMESPACE/NAME")
@@ -21,20 +21,20 @@ func (f *flags) setCluster(fs *flag.FlagSet) {
 		c.Namespace, c.Service = namespace, service
 		return nil
 	})
-	fs.StringVar(&c.Zone, "zone", "", "the node's topology.kubernetes.io/`zone`, whose endpoints are preferred (default $NODE_ZONE)")
+	fs.StringVar(&c.Zone, "zone", "", "the node's topology.kubernetes.io/`zone`; nodens prefers endpoints in it (default $NODE_ZONE)")
 	fs.StringVar(&c.Account, "service-account", kube.AccountDir, "`directory` of the service account's token and ca.crt")
 }
 
-// isObjectName holds s to the form of a DNS label or name, as Kubernetes wants
-// it for what becomes part of a path.
+// isObjectName reports whether s has the form of a DNS name, which Kubernetes
+// requires of names that become part of a path.
 func isObjectName(s string) bool {
 	return s != "" && len(s) <= 253 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" && strings.Trim(s, ".") != ""
 }
 
-// setLimits declares who is answered, and what one client may use.
+// setLimits declares which clients get answers, and what one client may use.
 func (f *flags) setLimits(fs *flag.FlagSet) {
 	l := &f.Limits
-	fs.Func("clients", "`who` is answered on addresses that are not those of -localip: inside, which is all to whom a route other than the default one leads, or all (default inside)", func(s string) error {
+	fs.Func("clients", "`which` clients get answers on addresses other than those of -localip: inside, which are those reached by a route other than the default route, or all (default inside)", func(s string) error {
 		if s != "inside" && s != "all" {
 			return errors.New("want inside or all")
 		}
@@ -57,7 +57,7 @@ func (f *flags) setLimits(fs *flag.FlagSet) {
 	}
 }
 
-// parseCount reads a limit, which is at least 1.
+// parseCount parses a limit of at least 1.
 func parseCount(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 20)
 	if err != nil || n == 0 {

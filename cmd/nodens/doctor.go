@@ -113,6 +113,29 @@ func readDoctorFlags(e env) (*doctorFlags, error) {
 	return d, nil
 }
 
+// adopt returns doctor's flags together with those of the daemon that runs here. It
+// makes e.getenv fall back to the daemon's environment.
+func (d *doctorFlags) adopt(e *env, own []string) (*doctorFlags, error) {
+	running, found, err := doctor.FindDaemon("/proc")
+	if err != nil {
+		return d, err
+	}
+	if !found {
+		fmt.Fprintln(e.stderr, "no nodens runs with the same files and network; this is about one without flags")
+		return d, nil
+	}
+	with := *e
+	with.args = slices.Concat([]string{"doctor"}, running.Args, own)
+	getenv := e.getenv
+	e.getenv = func(name string) string {
+		if v := getenv(name); v != "" {
+			return v
+		}
+		return running.Env[name]
+	}
+	return readDoctorFlags(with)
+}
+
 // setOwn declares the flags that the daemon has not.
 func (d *doctorFlags) setOwn(fs *flag.FlagSet) {
 	fs.Func("pod", "", func(s string) error {

@@ -13,21 +13,21 @@ import (
 	"github.com/nodens-dns/nodens/internal/migrate"
 )
 
-// defaultImage is what migrate puts in the place of node-cache's image.
+// defaultImage replaces node-cache's image.
 const defaultImage = "ghcr.io/nodens-dns/nodens:latest"
 
-// errRefused says that something of a manifest will not work.
-var errRefused = errors.New("migrate: what is refused has to be changed first")
+// errRefused: part of a manifest will not work.
+var errRefused = errors.New("migrate: change what is refused first")
 
 const migrateUsage = `usage: nodens migrate [-image IMAGE] [-redirect off|auto|on] [-o yaml|report] FILE...
 
-Reads (- is standard input) the manifests of node-cache (NodeLocal DNSCache), its ConfigMap among
-them, and prints them as nodens wants them; the report of what stays, what
-changes and what is refused goes to standard error. With -o report only the
-report is printed, to standard output. With -redirect the pods also get what
-redirection of sockets takes. No cluster is asked or changed.
+Reads the manifests of node-cache (NodeLocal DNSCache), including its ConfigMap,
+and prints them for nodens. FILE - is standard input. The report, on standard
+error, lists what stays, what changes and what is refused. With -o report, only
+the report is printed, to standard output. With -redirect, the pods also get what
+socket redirection needs. migrate does not contact a cluster.
 
-Exit status: 0 all of it will work; 1 something is refused, or an error;
+Exit status: 0 everything will work; 1 something is refused, or an error;
 2 a wrong command line.
 `
 
@@ -63,7 +63,7 @@ func parseMigrateFlags(e env) (*migrateFlags, error) {
 	return f, nil
 }
 
-// migrateManifests migrates the files on the command line.
+// migrateManifests is the migrate command.
 func migrateManifests(e env, stdin io.Reader) error {
 	f, err := parseMigrateFlags(e)
 	if err != nil {
@@ -108,13 +108,13 @@ func readManifests(names []string, stdin io.Reader) ([]migrate.File, error) {
 	return files, nil
 }
 
-// checkStart tells why the daemon would refuse to start. What only the node
-// knows, the cluster IP of a Service, has a stand-in.
+// checkStart returns why the daemon would not start. It uses a made-up cluster IP,
+// which only the node knows.
 func checkStart(s migrate.Start) (warnings []error, err error) {
-	var said strings.Builder
-	f, err := parseFlags(s.Args, &said)
+	var stderr strings.Builder
+	f, err := parseFlags(s.Args, &stderr)
 	if err != nil {
-		return nil, errors.New(strings.TrimSpace(said.String()))
+		return nil, errors.New(strings.TrimSpace(stderr.String()))
 	}
 	if s.Name == "" {
 		return nil, nil

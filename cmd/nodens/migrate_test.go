@@ -12,9 +12,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/migrate"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files")
 
-// migrateFile runs the command and returns what it prints.
+// migrateFile runs the migrate command.
 func migrateFile(t *testing.T, stdin string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -23,8 +23,8 @@ func migrateFile(t *testing.T, stdin string, args ...string) (stdout, stderr str
 	return out.String(), errs.String(), err
 }
 
-// TestMigrate compares with golden files, and holds what was migrated to be
-// accepted and left as it is the second time.
+// TestMigrate compares the output with golden files. A second migration must accept
+// and not change it.
 func TestMigrate(t *testing.T) {
 	inputs, err := filepath.Glob("testdata/migrate/*.yaml")
 	if err != nil || len(inputs) < 6 {
@@ -48,7 +48,7 @@ func TestMigrate(t *testing.T) {
 			}
 			again, report, err := migrateFile(t, out, append(args, "-")...)
 			if err != nil || again != out || strings.Contains(report, "Changes:") || !strings.Contains(report, "its Corefile is accepted") {
-				t.Errorf("the second time: %v\n%s", err, report)
+				t.Errorf("second migration: %v\n%s", err, report)
 			}
 		})
 	}
@@ -66,11 +66,11 @@ func golden(t *testing.T, path, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s differs (go test -run TestMigrate -update writes it anew):\n%s", path, got)
+		t.Errorf("%s differs (go test -run TestMigrate -update writes it):\n%s", path, got)
 	}
 }
 
-// TestMigrateFiles gives the ConfigMap and the DaemonSet in files of their own.
+// TestMigrateFiles reads the ConfigMap and the DaemonSet from separate files.
 func TestMigrateFiles(t *testing.T) {
 	text, err := os.ReadFile("testdata/migrate/cilium-lrp.yaml")
 	if err != nil {
@@ -122,7 +122,7 @@ func TestMigrateErrors(t *testing.T) {
 	}
 }
 
-// TestMigrateWarns hands on, once, what nodens check warns of.
+// TestMigrateWarns: migrate prints each warning of nodens check once.
 func TestMigrateWarns(t *testing.T) {
 	text, err := os.ReadFile("testdata/migrate/kubespray.yaml")
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 // version is set by the linker: -X main.version=….
 var version = ""
 
-// buildVersion is what the linker was told, else the module's version or its
-// VCS revision.
+// buildVersion returns version, or else the version of the module.
 func buildVersion() string {
 	if version != "" {
 		return version
@@ -25,12 +24,12 @@ func buildVersion() string {
 	return "devel"
 }
 
-// versionLine is what nodens version prints.
+// versionLine is the output of nodens version.
 func versionLine() string {
 	return fmt.Sprintf("nodens %s %s/%s %s", buildVersion(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 }
 
-// printVersion is the command.
+// printVersion is the version command.
 func printVersion(e env) error {
 	if len(e.args) > 1 {
 		fmt.Fprintln(e.stderr, "usage: nodens version")
