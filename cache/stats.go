@@ -6,8 +6,6 @@ type Stats struct {
 	// returned to the host. Budget bounds it.
 	Bytes, Budget int64
 	Entries       int
-	Shards        int
-	Caches        int
 }
 
 // Evictions count the entries evicted since the cache was opened: for the cap on
@@ -27,13 +25,13 @@ type CacheStats struct{ Success, Denial, Failure KindStats }
 
 // Stats returns the state of the store. It locks one shard at a time.
 func (s *Store) Stats() Stats {
-	st := Stats{Shards: len(s.shards)}
+	var st Stats
 	for _, sh := range s.shards {
 		sh.stats(&st)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.Caches, st.Budget = len(s.spaces), s.budget
+	st.Budget = s.budget
 	return st
 }
 

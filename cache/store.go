@@ -7,17 +7,15 @@ import (
 	"time"
 )
 
-// DefaultBytes is the default byte budget of a Store.
-const DefaultBytes = 32 << 20
-
 const (
+	defaultBytes  = 32 << 20
 	maxShards     = 256
 	minShardBytes = 256 << 10
 )
 
 // Options configure a Store.
 type Options struct {
-	// Bytes bounds the memory of all entries, see Stats.Bytes. 0: DefaultBytes.
+	// Bytes bounds the memory of all entries, see Stats.Bytes. 0: 32 MiB.
 	Bytes int64
 	// Shards is the number of parts. Each has its own lock and an equal share
 	// of Bytes. 0: chosen from GOMAXPROCS and Bytes.
@@ -53,7 +51,7 @@ func New(o Options) *Store {
 		o.Now = time.Now
 	}
 	if o.Bytes <= 0 {
-		o.Bytes = DefaultBytes
+		o.Bytes = defaultBytes
 	}
 	if o.Shards <= 0 {
 		o.Shards = defaultShards(o.Bytes)
