@@ -17,8 +17,8 @@ import (
 
 const hangup = syscall.SIGHUP
 
-// TestDiskFull runs with nowhere to write to, as when the node's disk is full:
-// neither the start-up line nor logs nor the query log keep it from answering.
+// TestDiskFull runs with standard output and error on a full disk: nodens answers
+// although it can write neither its first line nor logs nor the query log.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	lab.NeedTools(t, "sh")
@@ -43,13 +43,13 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// awaitAnswer asks until the server is there. There is nothing else to wait
-// for: what it says is lost.
+// awaitAnswer queries until the server answers. Its output is lost, so there is no
+// line to wait for.
 func awaitAnswer(t *testing.T, n *lab.Netns, p *lab.Process) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(lab.Patience)
+	deadline := time.After(lab.Patience)
 	for {
 		c := n.Dial(t, "udp", server)
 		if r, err := lab.AskOn(c, lab.Query("start.example.org.", dns.TypeA)); err == nil && r.Rcode == dns.RcodeSuccess {
@@ -59,15 +59,15 @@ func awaitAnswer(t *testing.T, n *lab.Netns, p *lab.Process) {
 		case <-tick.C:
 		case <-p.Done():
 			t.Fatalf("ended with status %d", p.Wait(t))
-		case <-late:
+		case <-deadline:
 			t.Fatal("does not answer")
 		}
 	}
 }
 
-// TestOpenFiles runs with 64 descriptors, asks for more names at once than
-// that and holds connections open: what is cached is answered all the while,
-// what is not gets SERVFAIL at worst, and afterwards all is well.
+// TestOpenFiles runs with 64 file descriptors, more concurrent misses than that, and
+// open connections: hits are answered all the time, misses get SERVFAIL at worst,
+// and afterwards everything resolves.
 func TestOpenFiles(t *testing.T) {
 	t.Parallel()
 	lab.NeedTools(t, "prlimit")
@@ -110,7 +110,7 @@ func TestOpenFiles(t *testing.T) {
 	}
 	close(release)
 	wg.Wait()
-	t.Logf("%d of 300 were answered", answered.Load())
+	t.Logf("%d of 300 misses were answered", answered.Load())
 	for _, c := range conns {
 		_ = c.Close()
 	}
@@ -118,7 +118,7 @@ func TestOpenFiles(t *testing.T) {
 	resolves(t, n, "after.example.org.")
 }
 
-// limitFiles lowers the number of descriptors that a running process may have.
+// limitFiles limits the number of file descriptors of a running process.
 func limitFiles(t *testing.T, d *lab.Daemon, files int) {
 	t.Helper()
 	_, stderr, status := lab.Command{Netns: d.Netns, Args: []string{
@@ -129,13 +129,13 @@ func limitFiles(t *testing.T, d *lab.Daemon, files int) {
 	}
 }
 
-// awaitTCP asks over TCP until there is an answer: the listener may be pausing
-// because it had no descriptor left.
+// awaitTCP queries over TCP until it gets an answer: a listener that ran out of file
+// descriptors pauses.
 func awaitTCP(t *testing.T, n *lab.Netns) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(lab.Patience)
+	deadline := time.After(lab.Patience)
 	for {
 		r, err := n.TryAsk(t, "tcp", server, lab.Query("popular.example.org.", dns.TypeA))
 		if err == nil && r.Rcode == dns.RcodeSuccess {
@@ -143,15 +143,14 @@ func awaitTCP(t *testing.T, n *lab.Netns) {
 		}
 		select {
 		case <-tick.C:
-		case <-late:
+		case <-deadline:
 			t.Fatalf("no answer over TCP: %v", err)
 		}
 	}
 }
 
-// TestFlood asks for names that are never asked again, as fast as they are
-// taken: the cache stays within its budget and a popular name is answered all
-// the while.
+// TestFlood queries for ever new names as fast as nodens answers: the cache stays
+// within its budget, and a popular name is answered all the time.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	const (
@@ -182,30 +181,30 @@ func TestFlood(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
-	worst, asked := 0.0, 0
-	for flooding := true; flooding; asked++ {
+	largest, queries := 0.0, 0
+	for flooding := true; flooding; queries++ {
 		select {
 		case <-done:
 			flooding = false
 		default:
 		}
 		resolves(t, n, "popular.example.org.")
-		if asked%50 == 0 || !flooding {
+		if queries%50 == 0 || !flooding {
 			bytes, ok := n.Scrape(t, metrics).Sum("nodens_cache_bytes")
 			if !ok {
 				t.Fatal("no nodens_cache_bytes")
 			}
-			worst = max(worst, bytes)
+			largest = max(largest, bytes)
 		}
 	}
-	t.Logf("%d failed of %d; popular asked %d times; at most %.0f octets of %d", failed.Load(), names, asked, worst, budget)
-	if failed.Load() > names/100 { // upstream, which is of this machine, may be late
-		t.Errorf("%d look-ups of the flood failed", failed.Load())
+	t.Logf("%d of %d lookups failed; %d queries for the popular name; at most %.0f of %d bytes", failed.Load(), names, queries, largest, budget)
+	if failed.Load() > names/100 { // upstream runs on the same machine and may be slow
+		t.Errorf("%d lookups of the flood failed", failed.Load())
 	}
-	if worst > budget*1.05 {
-		t.Errorf("the cache took %.0f octets, its budget is %d", worst, budget)
+	if largest > budget*1.05 {
+		t.Errorf("the cache took %.0f bytes, its budget is %d", largest, budget)
 	}
-	if worst < budget/2 {
-		t.Errorf("the flood filled %.0f octets of %d only: it proves nothing", worst, budget)
+	if largest < budget/2 {
+		t.Errorf("the flood filled only %.0f of %d bytes: this test proves nothing", largest, budget)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestStubLoop: the node's resolv.conf names 127.0.0.53, where a stub resolver
-// forwards to the node's DNS, which is nodens. That is said and counted, ends
-// in SERVFAIL and not in a storm, and other zones resolve.
+// TestStubLoop: resolv.conf names 127.0.0.53, where a stub resolver forwards to
+// nodens. nodens logs and counts the loop and answers SERVFAIL; queries do not
+// multiply, and other zones resolve.
 func TestStubLoop(t *testing.T) {
 	t.Parallel()
 	n := lab.NewNetns(t, "node", addresses...)
@@ -32,7 +32,7 @@ func TestStubLoop(t *testing.T) {
 	prometheus `+metrics+`
 	forward . `+resolvConf+`
 }
-`, "-hedge=false") // queries are counted, and on a busy machine a reply may be late
+`, "-hedge=false") // the test counts queries, and on a busy machine a reply may be slow
 	d.Err.WaitFor(t, 0, `level=ERROR.*forwarding loop`)
 	n.WaitForMetric(t, metrics, 1, "nodens_loop_detected", "zone=.")
 	if r := n.Ask(t, "udp", server, lab.Query("round.example.org.", dns.TypeA)); r.Rcode != dns.RcodeServerFailure {
@@ -40,10 +40,10 @@ func TestStubLoop(t *testing.T) {
 	}
 	resolves(t, n, "www.cluster.local.")
 	if seen := up.Seen("www.cluster.local."); len(seen) != 1 {
-		t.Errorf("upstream was asked %d times", len(seen))
+		t.Errorf("upstream got %d queries", len(seen))
 	}
 	stub.Kill()
 	lab.StartUpstream(t, n, "127.0.0.53:53", answer)
-	d.Signal(t, hangup) // sooner than by itself, in half a minute
+	d.Signal(t, hangup) // nodens would check again after half a minute
 	n.WaitForMetric(t, metrics, 0, "nodens_loop_detected", "zone=.")
 }

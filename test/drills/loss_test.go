@@ -10,7 +10,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// attempts counts how often each name was asked.
+// attempts counts the queries for each name.
 type attempts struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -26,16 +26,16 @@ func (a *attempts) next(name string) int {
 	return a.n[name]
 }
 
-// TestLoss loses the first datagram to the upstream for 30% of all names, and
-// the second as well for 9%: every name resolves for a stub that asks again
-// once, as they all do.
+// TestLoss loses the first datagram to the upstream for 30% of all names, and the
+// second one too for 9%. Every name resolves for a stub resolver that retries once,
+// as all of them do.
 func TestLoss(t *testing.T) {
 	t.Parallel()
 	n := lab.NewNetns(t, "node", addresses...)
-	var asked attempts
+	var seen attempts
 	lab.StartUpstream(t, n, upstream+":53", func(q *dns.Msg) *dns.Msg {
 		name := q.Question[0].Name
-		if n := asked.next(name); index(name)%10 < 3 && (n == 1 || n == 2 && index(name)%100 < 30) {
+		if n := seen.next(name); index(name)%10 < 3 && (n == 1 || n == 2 && index(name)%100 < 30) {
 			return nil
 		}
 		return answer(q)
@@ -57,16 +57,16 @@ func TestLoss(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	asked.mu.Lock()
-	defer asked.mu.Unlock()
-	for name, times := range asked.n {
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	for name, times := range seen.n {
 		if index(name)%10 < 3 && times < 2 {
-			t.Errorf("%s was lost and not asked again", name)
+			t.Errorf("%s was lost and not retried", name)
 		}
 	}
 }
 
-// index is the number in nN.example.org.
+// index returns N of nN.example.org.
 func index(name string) (i int) {
 	_, _ = fmt.Sscanf(name, "n%d.", &i)
 	return i

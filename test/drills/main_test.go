@@ -1,6 +1,6 @@
-// Package drills holds nodens to what a client may expect while something
-// around it fails: an upstream, the network, the disk, the process's own
-// limits. What scenarios can play is in test/conformance.
+// Package drills tests nodens while something around it fails: an upstream, the
+// network, the disk, or a limit of the process. test/conformance has the failures
+// that a scenario can describe.
 package drills
 
 import (
@@ -14,11 +14,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
-// nodens is built without the race detector: what is drilled here are limits,
-// and the detector has some of its own.
+// nodens is built without the race detector, whose own limits would disturb these
+// tests.
 var nodens = lab.Nodens()
 
-// Where things are in the one namespace of a drill.
+// Addresses in the network namespace of a test.
 const (
 	server   = "127.0.0.1:53"
 	metrics  = "127.0.0.1:9253"
@@ -26,10 +26,10 @@ const (
 	second   = "10.53.0.2"
 )
 
-// addresses are the upstreams'.
+// addresses are those of the upstreams.
 var addresses = []string{upstream + "/32", second + "/32"}
 
-// corefile is a zone that forwards everything.
+// corefile forwards all queries to one address. more has options of forward.
 func corefile(to, more string) string {
 	return ". {\n errors\n bind 127.0.0.1\n cache 300\n prometheus " + metrics + "\n forward . " + to + " {\n" + more + "\n }\n}\n"
 }
@@ -39,12 +39,12 @@ func start(t *testing.T, n *lab.Netns, corefile string, args ...string) *lab.Dae
 	return lab.StartDaemon(t, lab.DaemonOptions{Binary: nodens.Path(t), Netns: n, Corefile: corefile, Args: args})
 }
 
-// address is the answer that every upstream of the drills gives to a name.
+// address is the answer of every upstream to every name.
 const address = "192.0.2.1"
 
 func answer(q *dns.Msg) *dns.Msg { return lab.Reply(q, q.Question[0].Name+" 300 IN A "+address) }
 
-// resolves fails the test unless name is answered, once, over UDP.
+// resolves fails the test unless name gets exactly one address over UDP.
 func resolves(t *testing.T, n *lab.Netns, name string) {
 	t.Helper()
 	r := n.Ask(t, "udp", server, lab.Query(name, dns.TypeA))

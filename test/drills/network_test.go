@@ -12,15 +12,15 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestLate has the first reply to each name come after the second query for it:
-// the client gets an answer, and later names get their own.
+// TestLate sends the first reply to each name after the second query for it. The
+// client gets an answer, and later names get their own.
 func TestLate(t *testing.T) {
 	t.Parallel()
 	n := lab.NewNetns(t, "node", addresses...)
 	c := n.ListenPacket(t, "udp", upstream+":53")
-	var work sync.WaitGroup
-	t.Cleanup(func() { _ = c.Close(); work.Wait() })
-	work.Go(func() { answerLate(c) })
+	var wg sync.WaitGroup
+	t.Cleanup(func() { _ = c.Close(); wg.Wait() })
+	wg.Go(func() { answerLate(c) })
 	start(t, n, corefile(upstream, ""))
 	for i := range 3 {
 		name := fmt.Sprintf("n%d.example.org.", i)
@@ -31,8 +31,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// answerLate answers the query before each query to the same name, and then
-// that one.
+// answerLate ignores the first query for a name. On the second one it answers both.
 func answerLate(c net.PacketConn) {
 	type late struct {
 		q    *dns.Msg
@@ -63,15 +62,15 @@ func answerLate(c net.PacketConn) {
 	}
 }
 
-// hashed is an address of which each name has its own.
+// hashed returns an address for name that depends on the name.
 func hashed(name string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name))
 	return fmt.Sprintf("10.%d.%d.%d", byte(h.Sum32()>>16), byte(h.Sum32()>>8), byte(h.Sum32()))
 }
 
-// TestOutOfOrder holds each answer back until the next name has been answered:
-// everybody gets his own.
+// TestOutOfOrder delays each reply until the next name is answered. Every client
+// gets the answer to its own name.
 func TestOutOfOrder(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct{ name, option string }{{"udp", "prefer_udp"}, {"tcp", "force_tcp"}} {
@@ -86,7 +85,7 @@ func outOfOrder(t *testing.T, option string) {
 	const names = 8
 	n := lab.NewNetns(t, "node", addresses...)
 	asked, answered := make([]chan struct{}, names+1), make([]chan struct{}, names+1)
-	var once [names]sync.Once // a name may be asked twice
+	var once [names]sync.Once // nodens may send a query twice
 	for i := range asked {
 		asked[i], answered[i] = make(chan struct{}), make(chan struct{})
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestCertificateExpired: an upstream whose certificate has expired is not
-// believed. Alone it makes SERVFAIL with Network Error; beside a good one,
-// names resolve.
+// TestCertificateExpired: nodens rejects an upstream with an expired certificate.
+// Clients get SERVFAIL with Network Error if it is the only upstream, and answers if
+// there is a good one too.
 func TestCertificateExpired(t *testing.T) {
 	t.Parallel()
 	n := lab.NewNetns(t, "node", addresses...)
@@ -27,7 +27,7 @@ func TestCertificateExpired(t *testing.T) {
 	d := start(t, n, corefile("tls://"+upstream, "tls "+ca))
 	r := n.Ask(t, "udp", server, lab.Query("alone.example.org.", dns.TypeA).SetEdns0(1232, false))
 	if r.Rcode != dns.RcodeServerFailure {
-		t.Errorf("an expired certificate was believed: %v", r)
+		t.Errorf("an expired certificate was accepted: %v", r)
 	}
 	if code := ede(r); code != int(dns.ExtendedErrorCodeNetworkError) && code != int(dns.ExtendedErrorCodeNoReachableAuthority) {
 		t.Errorf("EDE %d", code)
@@ -41,7 +41,7 @@ func TestCertificateExpired(t *testing.T) {
 	resolves(t, n, "beside.example.org.")
 }
 
-// ede is the code of r's extended error, or -1.
+// ede returns the code of the extended DNS error in r, or -1.
 func ede(r *dns.Msg) int {
 	if opt := r.IsEdns0(); opt != nil {
 		for _, o := range opt.Option {
@@ -53,7 +53,7 @@ func ede(r *dns.Msg) int {
 	return -1
 }
 
-// serveTLS answers on ip, port 853, until the end of the test.
+// serveTLS answers over TLS at ip, port 853, until the end of the test.
 func serveTLS(t *testing.T, n *lab.Netns, ip string, c tls.Certificate) {
 	t.Helper()
 	up := make(chan struct{})

@@ -11,20 +11,19 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// What each client does.
+// The load of each client.
 const (
-	rate = 200 // look-ups a second, of both families
-	// lanes is how many look-ups it has under way at most.
-	lanes = 32
+	rate    = 200 // lookups of A and AAAA per second
+	workers = 32  // concurrent lookups, at most
 )
 
-// client is a resolver at work in a pod.
+// client is a pod's process that looks up names all the time.
 type client struct {
 	*lab.Process
 	name string
 }
 
-// startClients starts one client a pod.
+// startClients starts one client per pod.
 func (n *node) startClients(t *testing.T) []*client {
 	t.Helper()
 	lab.NeedTools(t, "gcc", "musl-gcc", "unshare")
@@ -44,7 +43,7 @@ func (n *node) startClients(t *testing.T) []*client {
 		p := n.addPod(t, c.name)
 		cmd := lab.Command{
 			Netns: p.netns, Cgroup: p.cgroup, Binds: lab.Etc(t, "nameserver "+vip+"\n"+c.options),
-			Args: []string{c.program, c.name + ".example", fmt.Sprint(rate), fmt.Sprint(lanes)},
+			Args: []string{c.program, c.name + ".example", fmt.Sprint(rate), fmt.Sprint(workers)},
 		}
 		if c.env != "" {
 			cmd.Env = []string{c.env}
@@ -57,14 +56,14 @@ func (n *node) startClients(t *testing.T) []*client {
 	return clients
 }
 
-// result is what a client has to say of a round.
+// result is what a client reports about a round.
 type result struct {
 	count, failed int
 	longest       time.Duration
 	failures      []string
 }
 
-// endRound waits until what every client had under way has ended.
+// endRound waits until the lookups that are under way in every client have ended.
 func endRound(t *testing.T, clients []*client, marks []int) []result {
 	t.Helper()
 	for _, c := range clients {

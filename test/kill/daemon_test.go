@@ -21,7 +21,7 @@ type daemon struct {
 	*lab.Process
 }
 
-// redirected is what a worker logs when it is in force.
+// redirected is what a worker logs once sockets are redirected to it.
 const redirected = "sockets are redirected"
 
 // start starts nodens in the memory cgroup and waits until pods are redirected
@@ -30,8 +30,7 @@ func (n *node) start(t *testing.T, m *lab.Memory) *daemon {
 	t.Helper()
 	d := &daemon{lab.Command{Netns: n.Netns, Args: []string{
 		"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, m.Dir, nodens.Path(t),
-		"-conf", n.conf, "-localip", vip, "-metrics-listen-address", "0", "-redirect", "on", "-node-ip", lab.NodeIP,
-		"-redirect-target", target, "-redirect-fallback", coreDNS, "-kubepods", n.kubepods, "-redirect-pin-dir", n.pinDir,
+		"-conf", n.conf, "-localip", vip, "-metrics-listen-address", "0", "-node-ip", lab.NodeIP, "-kubepods", n.kubepods, "-redirect-pin-dir", n.pinDir,
 	}}.Start(t)}
 	t.Cleanup(func() { d.finish(t) })
 	d.Err.WaitFor(t, 0, redirected)
@@ -39,7 +38,7 @@ func (n *node) start(t *testing.T, m *lab.Memory) *daemon {
 	return d
 }
 
-// finish leaves nobody behind.
+// finish ends all processes and checks the log.
 func (d *daemon) finish(t *testing.T) {
 	select {
 	case <-d.Done():
@@ -55,7 +54,7 @@ func (d *daemon) finish(t *testing.T) {
 	}
 }
 
-// stop ends it by SIGTERM.
+// stop ends the daemon by SIGTERM.
 func (d *daemon) stop(t *testing.T) {
 	t.Helper()
 	d.Signal(t, syscall.SIGTERM)
@@ -64,26 +63,26 @@ func (d *daemon) stop(t *testing.T) {
 	}
 }
 
-// worker is the PID of the supervisor's one child. There is none for a moment
-// where one has ended: on a slow machine it may be killed for its silence.
+// worker returns the PID of the supervisor's only child. It waits while there is
+// none: on a slow machine the supervisor may have killed a silent worker.
 func (d *daemon) worker(t *testing.T) int {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(lab.Patience)
+	deadline := time.After(lab.Patience)
 	for {
 		if pid := d.child(); pid > 0 {
 			return pid
 		}
 		select {
 		case <-tick.C:
-		case <-late:
+		case <-deadline:
 			t.Fatal("no worker")
 		}
 	}
 }
 
-// child is the PID of the supervisor's one child, 0 while there is none.
+// child returns the PID of the supervisor's only child, 0 if there is none.
 func (d *daemon) child() int {
 	parent := fmt.Sprintf("\nPPid:\t%d\n", d.PID())
 	files, _ := filepath.Glob("/proc/[0-9]*/status")
@@ -106,9 +105,9 @@ func (d *daemon) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// gone returns a channel that is closed when the worker has ended. It is waited
-// for by the supervisor.
-func (d *daemon) gone(t *testing.T) <-chan struct{} {
+// workerEnd returns a channel that is closed when the worker has ended. The
+// supervisor, not the test, waits for the process.
+func (d *daemon) workerEnd(t *testing.T) <-chan struct{} {
 	t.Helper()
 	fd, err := unix.PidfdOpen(d.worker(t), 0)
 	if err != nil {
@@ -128,7 +127,7 @@ func (d *daemon) gone(t *testing.T) <-chan struct{} {
 	return ended
 }
 
-// memoryOf is the resident memory of a process in KiB, and of it what is its own.
+// memoryOf returns the resident memory of a process in KiB, and the anonymous part.
 func memoryOf(t *testing.T, pid int) (resident, anonymous int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -142,20 +141,21 @@ func memoryOf(t *testing.T, pid int) (resident, anonymous int) {
 	return resident, anonymous
 }
 
-// marks are where a worker's output and log begin.
+// marks are positions in the output and in the log.
 type marks struct{ out, err int }
 
 func (d *daemon) mark() marks { return marks{d.Out.Mark(), d.Err.Mark()} }
 
-// awaitRedirected waits for a worker from mark on that is in force, and has told
-// its supervisor, which does not start one again that never did.
+// awaitRedirected waits for a worker after mark to which sockets are redirected and
+// which has reported to the supervisor. The supervisor does not restart a worker
+// that never reported.
 func (d *daemon) awaitRedirected(t *testing.T, mark marks) {
 	t.Helper()
 	d.Err.WaitFor(t, mark.err, redirected)
 	d.Out.WaitFor(t, mark.out, ` listens on `)
 }
 
-// pause lets time pass that is part of a fault.
+// pause waits for a time that is part of a fault.
 func pause(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {

@@ -1,3 +1,3 @@
-// Package kill ends, stops and replaces the daemon under the load of real
-// resolvers whose sockets are redirected, and wants no look-up to fail.
+// Package kill kills, stops and replaces the daemon while real resolvers with
+// redirected sockets send queries. No lookup may fail.
 package kill

@@ -13,12 +13,12 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// fault is what is done to the daemon. It returns the one that is to go on.
+// fault is what happens to the daemon. do returns the daemon that runs afterwards.
 type fault struct {
 	name string
-	// away: pods are sent to the fallback meanwhile.
-	away bool
-	do   func(t *testing.T, n *node, m *lab.Memory, d *daemon) *daemon
+	// falls: pods use the fallback meanwhile.
+	falls bool
+	do    func(t *testing.T, n *node, m *lab.Memory, d *daemon) *daemon
 }
 
 var faults = []fault{
@@ -36,12 +36,12 @@ var faults = []fault{
 	}},
 	{"SIGSTOP for a second", true, func(t *testing.T, _ *node, _ *lab.Memory, d *daemon) *daemon {
 		worker := d.worker(t)
-		pause(t, 2*time.Second) // the supervisor frees no sooner again
+		pause(t, 2*time.Second) // the supervisor's minimum time between two frees
 		mark := d.Err.Mark()
 		d.signal(t, syscall.SIGSTOP)
 		d.Err.WaitFor(t, mark, "the worker is silent")
 		pause(t, time.Second)
-		_ = unix.Kill(worker, unix.SIGCONT) // on a slow machine it may be gone
+		_ = unix.Kill(worker, unix.SIGCONT) // on a slow machine it may have been killed
 		d.Err.WaitFor(t, mark, "the worker beats again|"+redirected)
 		if now := d.worker(t); now != worker {
 			t.Logf("worker %d was replaced by %d: the machine is slow", worker, now)
@@ -50,19 +50,19 @@ var faults = []fault{
 	}},
 	{"out of memory", true, func(t *testing.T, _ *node, m *lab.Memory, d *daemon) *daemon {
 		mark := d.mark()
-		exhaust(t, m, d.gone(t))
+		exhaust(t, m, d.workerEnd(t))
 		d.awaitRedirected(t, mark)
 		return d
 	}},
 	{"supervisor only", true, func(t *testing.T, n *node, m *lab.Memory, d *daemon) *daemon {
 		d.Signal(t, syscall.SIGKILL)
-		d.Wait(t) // for the worker, too, which ends by itself
+		d.Wait(t) // also waits for the worker, which ends by itself
 		return n.start(t, m)
 	}},
-	{"all at once", true, func(t *testing.T, n *node, m *lab.Memory, d *daemon) *daemon { // as a container that is killed
+	{"all at once", true, func(t *testing.T, n *node, m *lab.Memory, d *daemon) *daemon { // as when a container is killed
 		worker := d.worker(t)
 		d.Signal(t, syscall.SIGKILL)
-		// It ends by itself, too, and may have been quicker.
+		// The worker may have ended by itself before.
 		if err := unix.Kill(worker, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 			t.Fatal(err)
 		}
@@ -76,8 +76,8 @@ var faults = []fault{
 	}},
 }
 
-// TestFaults wants no look-up to fail whatever is done to the daemon, and prints
-// how long the longest took.
+// TestFaults checks that no lookup fails during any fault, and prints how long the
+// longest took.
 func TestFaults(t *testing.T) {
 	n := newNode(t)
 	m := lab.NewMemory(t)
@@ -85,8 +85,8 @@ func TestFaults(t *testing.T) {
 	clients := n.startClients(t)
 	supervisor, own := memoryOf(t, d.PID())
 	worker, _ := memoryOf(t, d.worker(t))
-	t.Logf("resident memory: supervisor %d KiB (%d its own), worker %d KiB", supervisor, own, worker)
-	endRound(t, clients, marksOf(clients)) // what it takes to get going
+	t.Logf("resident memory: supervisor %d KiB (%d anonymous), worker %d KiB", supervisor, own, worker)
+	endRound(t, clients, marksOf(clients)) // warm up
 	report(t, "no fault", clients, [][]result{endRound(t, clients, marksOf(clients))})
 	for _, f := range faults {
 		if *only != "" && f.name != *only {
@@ -98,8 +98,8 @@ func TestFaults(t *testing.T) {
 			marks := marksOf(clients)
 			d = f.do(t, n, m, d)
 			all = append(all, endRound(t, clients, marks))
-			if f.away && n.atCoreDNS.Load() == atCoreDNS {
-				t.Errorf("%s: nobody asked the fallback", f.name)
+			if f.falls && n.atCoreDNS.Load() == atCoreDNS {
+				t.Errorf("%s: no query reached the fallback", f.name)
 			}
 			all = append(all, n.awaitDaemon(t, clients)...)
 		}
@@ -110,21 +110,21 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// awaitDaemon waits until look-ups go through the daemon again. It returns what it
-// took.
+// awaitDaemon waits until lookups go through the daemon again. It returns the
+// results of the rounds meanwhile.
 func (n *node) awaitDaemon(t *testing.T, clients []*client) (all [][]result) {
 	t.Helper()
 	before := n.atServer.Load()
 	for start := time.Now(); n.atServer.Load() == before; {
 		if time.Since(start) > lab.Patience {
-			t.Fatal("nobody asks the daemon any more")
+			t.Fatal("no query reaches the daemon any more")
 		}
 		all = append(all, endRound(t, clients, marksOf(clients)))
 	}
 	return all
 }
 
-// report prints the rounds of a fault and fails the test for each failure.
+// report prints the rounds of a fault and fails the test for each failed lookup.
 func report(t *testing.T, name string, clients []*client, all [][]result) {
 	t.Helper()
 	for i, c := range clients {
@@ -139,10 +139,10 @@ func report(t *testing.T, name string, clients []*client, all [][]result) {
 			}
 		}
 		if count == 0 {
-			t.Errorf("%s: no look-ups by %s", name, c.name)
+			t.Errorf("%s: no lookups by %s", name, c.name)
 		}
 		slices.SortFunc(longest, cmp.Compare)
-		t.Logf("%-20s %-5s %6d look-ups, %d failed, the longest took %v",
+		t.Logf("%-20s %-5s %6d lookups, %d failed, the longest took %v",
 			name, c.name, count, failed, longest[len(longest)-1])
 	}
 }

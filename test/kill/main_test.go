@@ -8,12 +8,12 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// envClient makes the test's binary a client, see goClient.
+// envClient makes the test binary run goClient.
 const envClient = "NODENS_KILL_TEST_CLIENT"
 
 var (
-	rounds = flag.Int("rounds", 2, "how often every fault is tried")
-	only   = flag.String("fault", "", "the one fault to try")
+	rounds = flag.Int("rounds", 2, "`number` of times that every fault is repeated")
+	only   = flag.String("fault", "", "run this `fault` only")
 )
 
 func TestMain(m *testing.M) {
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(lab.Main(m))
 }
 
-// The programs. nodens is as quick as in life.
+// The programs. nodens has no race detector, which would slow it down.
 var (
 	nodens      = lab.Nodens()
 	glibcClient = lab.Glibc("client")

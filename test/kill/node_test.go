@@ -15,16 +15,20 @@ const (
 	vip       = "169.254.20.10"
 	target    = lab.NodeIP + ":20053"
 	upstream  = "10.9.0.53"
-	coreDNS   = "10.9.0.54" // an endpoint: the fallback
+	coreDNS   = "10.9.0.54" // the fallback
 	mainBlock = `. {
 	errors
 	cache 30
 	bind ` + vip + `
 	forward . ` + upstream + `
+	redirect on {
+		target ` + target + `
+		fallback ` + coreDNS + `
+	}
 }
 `
-	// service is how long every server takes for every query.
-	service = 50 * time.Millisecond
+	// latency is the time that every server takes for every query.
+	latency = 50 * time.Millisecond
 )
 
 // node is a node with pods and two servers outside.
@@ -53,14 +57,14 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// serve answers everything at ip: with answer and an IPv6 address. It returns the
-// count of queries.
+// serve answers every name at ip with the address answer and with an IPv6 address.
+// It returns the number of queries.
 func serve(t *testing.T, n *lab.Netns, ip, answer string) *atomic.Int64 {
 	t.Helper()
 	var count atomic.Int64
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		count.Add(1)
-		<-time.After(service)
+		<-time.After(latency)
 		_ = w.WriteMsg(lab.ReplyAddress(q, answer))
 	})
 	lab.Serve(t, n, ip+":53", func(string) dns.Handler { return handler })

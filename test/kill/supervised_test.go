@@ -13,9 +13,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestSupervised has a supervisor without redirection. From outside it is one
-// process, whatever happens to its workers: it has the PID file, is told to reload
-// and to end, and leaves nothing.
+// TestSupervised runs a supervisor without redirection. From outside it looks like
+// one process even if its workers die: its PID is in the PID file, it reloads and
+// ends on signals, and it leaves nothing on the host.
 func TestSupervised(t *testing.T) {
 	n := lab.NewNetns(t, "node")
 	pidFile := filepath.Join(t.TempDir(), "pid")
@@ -38,7 +38,7 @@ func TestSupervised(t *testing.T) {
 			t.Errorf("%s: PID file %q, %v, want %q", when, text, err, want)
 		}
 	}
-	expect("at first", "192.0.2.1")
+	expect("at the start", "192.0.2.1")
 	for _, fault := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
 		mark := d.Out.Mark()
 		d.signal(t, fault)
@@ -52,7 +52,7 @@ func TestSupervised(t *testing.T) {
 	expect("after SIGHUP", "192.0.2.2")
 	d.stop(t)
 	if _, err := os.Stat(pidFile); !os.IsNotExist(err) {
-		t.Errorf("after the end there is a PID file: %v", err)
+		t.Errorf("after the end the PID file exists: %v", err)
 	}
 	out, _, _ := lab.Command{Netns: n, Args: []string{"sh", "-c", "ip addr; nft list tables"}}.Output(t)
 	if strings.Contains(out, vip) || strings.Contains(out, "nodens") {
