@@ -89,6 +89,10 @@ func readDoctorFlags(e env) (*doctorFlags, error) {
 	fs.SetOutput(e.stderr)
 	fs.Usage = func() {}
 	d.setOwn(fs)
+	if err := checkRemoved(e.args[1:]); err != nil {
+		fmt.Fprintln(e.stderr, err)
+		return nil, errUsage
+	}
 	if err := fs.Parse(e.args[1:]); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fmt.Fprint(e.stderr, doctorUsage)

@@ -13,10 +13,10 @@ import (
 // addRedirect adds what flags and Corefile make of redirection, and how to look
 // at what is in force.
 func (f *doctorFlags) addRedirect(c *doctor.Config, cfg *config.Config) {
-	settings := f.RedirectSettings(cfg)
+	settings := cfg.Redirect()
 	pinDir := f.Redirect.PinDir
 	c.Redirect = doctor.Redirect{
-		Mode: string(settings.Mode), PinDir: pinDir, Cgroup: settings.Kubepods,
+		Mode: string(settings.Mode), PinDir: pinDir, Cgroup: f.Redirect.Kubepods,
 	}
 	if c.Redirect.Cgroup == "" {
 		c.Redirect.Cgroup, _ = bpf.FindKubepods("/proc/self/mountinfo") // an error is for who needs it

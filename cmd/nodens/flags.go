@@ -41,7 +41,7 @@ var flagGroups = []group{
 	{"Configuration", []string{"conf", "corefile", "basecorefile", "kubednscm", "upstreamsvc", "cluster-domain", "reloadwithsignal"}},
 	{"Addresses and ports", []string{"localip", "dns.port", "p", "health-port", "prometheus-listen-address", "metrics-listen-address"}},
 	{"Host", []string{"setupinterface", "interfacename", "setupiptables", "syncinterval", "skipteardown", "pidfile"}},
-	{"Redirection", []string{"redirect", "redirect-target", "redirect-service", "redirect-fallback", "redirect-opt-out", "redirect-uplink", "redirect-heartbeat", "kubepods", "redirect-pin-dir", "pod-logs", "node-ip"}},
+	{"Redirection", []string{"kubepods", "redirect-pin-dir", "pod-logs", "node-ip"}},
 	{"API server", []string{"endpoints-of", "zone", "service-account"}},
 	{"Cache", []string{"cache-size", "cache-snapshot"}},
 	{"Upstream", []string{"hedge"}},
@@ -56,6 +56,10 @@ func parseFlags(args []string, stderr io.Writer) (*flags, error) {
 	fs := f.set()
 	fs.SetOutput(stderr)
 	fs.Usage = func() {}
+	if err := checkRemoved(args); err != nil {
+		fmt.Fprintln(stderr, err)
+		return nil, errUsage
+	}
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			usage(stderr, fs)

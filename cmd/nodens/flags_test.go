@@ -155,3 +155,35 @@ func TestFlagsReach(t *testing.T) {
 		}
 	}
 }
+
+// A flag that is gone gets an error that names the directive and its option.
+func TestRemovedFlags(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"-redirect", "auto"}, `the flag -redirect is gone: write "redirect auto" into a server block of the Corefile, see docs/cilium.md`},
+		{[]string{"--redirect=on"}, `the flag -redirect is gone: write "redirect auto"`},
+		{[]string{"-redirect-fallback", "10.0.2.7"}, `the flag -redirect-fallback is gone: write "redirect auto { fallback … }"`},
+		{[]string{"-localip", "169.254.20.10", "-redirect-heartbeat=400ms"}, `the flag -redirect-heartbeat is gone: write "redirect auto { heartbeat … }"`},
+	} {
+		for _, parse := range []func(io.Writer) error{
+			func(w io.Writer) error { _, err := parseFlags(tc.args, w); return err },
+			func(w io.Writer) error {
+				_, err := readDoctorFlags(env{args: append([]string{"doctor"}, tc.args...), stderr: w})
+				return err
+			},
+		} {
+			var stderr bytes.Buffer
+			if err := parse(&stderr); err != errUsage || !strings.Contains(stderr.String(), tc.want) {
+				t.Errorf("%q: %v, %q, want %q", tc.args, err, stderr.String(), tc.want)
+			}
+		}
+	}
+	fs := new(flags).set()
+	for name := range removedFlags {
+		if fs.Lookup(name) != nil {
+			t.Errorf("-%s is gone and is a flag", name)
+		}
+	}
+}

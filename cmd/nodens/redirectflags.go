@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"net/netip"
 	"strings"
 
@@ -11,50 +12,14 @@ import (
 	"github.com/nodens-dns/nodens/internal/redirect"
 )
 
-// setRedirect declares the flags, with the meanings of the redirect directive's
-// options.
+// setRedirect declares the flags of redirection: what differs from node to node.
+// The rest is in the Corefile's redirect directive.
 func (f *flags) setRedirect(fs *flag.FlagSet) {
 	r := &f.Redirect
-	fs.Func("redirect", "redirect pods' sockets: `mode` off, auto or on; the Corefile's redirect directive wins over this and the flags below (default off)", func(s string) (err error) {
-		r.Mode, err = config.ParseRedirectMode(s)
-		return err
-	})
-	fs.Func("redirect-target", "redirect them to these `addresses`, comma-separated, ADDRESS, ADDRESS:PORT or :PORT; a second service has the next port (default the node's address, port 20053)", func(s string) (err error) {
-		if r.Targets, err = eachOf(s, config.ParseRedirectTarget); err == nil {
-			err = config.CheckRedirectTargets(r.Targets)
-		}
-		return err
-	})
-	fs.Func("redirect-service", "`addresses` that are redirected, comma-separated (default those of -localip)", func(s string) (err error) {
-		r.Services, err = eachOf(s, config.ParseRedirectService)
-		return err
-	})
-	fs.Func("redirect-fallback", "`addresses` that pods ask while nodens does not answer, comma-separated (default learnt, else the upstreams of the cluster domain)", func(s string) (err error) {
-		r.Fallbacks, err = eachOf(s, config.ParseRedirectFallback)
-		return err
-	})
-	fs.Func("redirect-opt-out", "`pods` that are left alone, comma-separated, NAMESPACE or NAMESPACE/POD", func(s string) (err error) {
-		r.OptOut, err = eachOf(s, config.ParsePodName)
-		return err
-	})
-	fs.Func("redirect-uplink", "`interfaces` from which nobody may ask the target, comma-separated (default those that lead to other hosts)", func(s string) (err error) {
-		r.Uplinks, err = eachOf(s, func(s string) (string, error) { return s, nil })
-		return err
-	})
-	fs.Func("redirect-heartbeat", "`duration` without an answer to nodens itself after which pods ask the fallback (default 400ms)", func(s string) (err error) {
-		r.Heartbeat, err = config.ParseRedirectHeartbeat(s)
-		return err
-	})
-	f.setRedirectPlaces(fs)
-}
-
-// setRedirectPlaces declares where things are.
-func (f *flags) setRedirectPlaces(fs *flag.FlagSet) {
-	r := &f.Redirect
-	fs.StringVar(&r.Kubepods, "kubepods", "", "cgroup v2 `directory` of all pods (default found)")
+	fs.StringVar(&r.Kubepods, "kubepods", "", "cgroup v2 `directory` of all pods (default: nodens finds it)")
 	fs.StringVar(&r.PinDir, "redirect-pin-dir", bpf.DefaultPinDir, "keep programs and maps in this `directory` of a BPF file system")
-	fs.StringVar(&r.PodLogs, "pod-logs", redirect.DefaultPodLogs, "the kubelet's `directory` of pods' logs, which tells the pods of -redirect-opt-out")
-	fs.Func("node-ip", "`addresses` of the node, comma-separated, at most one of each family (default $NODE_IP, $HOST_IP, or what the default route sends from)", func(s string) (err error) {
+	fs.StringVar(&r.PodLogs, "pod-logs", redirect.DefaultPodLogs, "the kubelet's `directory` of pods' logs, in which nodens finds the pods of the option opt_out")
+	fs.Func("node-ip", "`addresses` of the node, comma-separated, at most one of each family (default $NODE_IP, $HOST_IP, or the source address of the default route)", func(s string) (err error) {
 		if r.NodeIPs, err = config.ParseHostAddrs(s); err == nil && tooMany(r.NodeIPs) {
 			err = errors.New("want at most one address of each family")
 		}
@@ -67,18 +32,25 @@ func tooMany(addrs []netip.Addr) bool {
 	return len(addrs) > 2 || len(addrs) == 2 && addrs[0].Is4() == addrs[1].Is4()
 }
 
-// eachOf parses a comma-separated list.
-func eachOf[T any](list string, parse func(string) (T, error)) ([]T, error) {
-	var all []T
-	for s := range strings.SplitSeq(list, ",") {
-		if s == "" {
-			return nil, errors.New("an entry is empty; the list has commas and no spaces")
+// removedFlags maps flags of earlier versions to what the Corefile has instead.
+var removedFlags = map[string]string{
+	"redirect":           "redirect auto",
+	"redirect-target":    "redirect auto { target … }",
+	"redirect-service":   "redirect auto { service … }",
+	"redirect-fallback":  "redirect auto { fallback … }",
+	"redirect-opt-out":   "redirect auto { opt_out … }",
+	"redirect-uplink":    "redirect auto { uplink … }",
+	"redirect-heartbeat": "redirect auto { heartbeat … }",
+}
+
+// checkRemoved returns an error that says what to write instead of a flag that is
+// gone.
+func checkRemoved(args []string) error {
+	for _, arg := range args {
+		name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
+		if instead, ok := removedFlags[name]; ok && strings.HasPrefix(arg, "-") {
+			return fmt.Errorf("the flag -%s is gone: write %q into a server block of the Corefile, see docs/cilium.md", name, instead)
 		}
-		v, err := parse(s)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, v)
 	}
-	return all, nil
+	return nil
 }

@@ -86,6 +86,19 @@ func problem(p string) string {
 	return ": " + p
 }
 
+// wantsRedirect reports whether the Corefile has redirect on. It prints an error
+// if there is no Corefile to read: what is on the host can be printed without.
+func (f *flags) wantsRedirect(e env) bool {
+	f.Getenv = e.getenv
+	printError := func(err error) { fmt.Fprintln(e.stderr, err) }
+	cfg, err := f.ReadCorefile(printError)
+	if err != nil {
+		printError(fmt.Errorf("cannot tell whether redirection is wanted: %w", err))
+		return false
+	}
+	return cfg.Redirect().Mode == config.RedirectOn
+}
+
 // teardown removes all of ours from the host.
 func teardown(ctx context.Context, e env) error {
 	f, err := parseFlags(e.args[1:], e.stderr)
@@ -113,7 +126,7 @@ func status(ctx context.Context, e env) error {
 		return err
 	}
 	printStatus(e.stdout, f, s)
-	redirected, err := redirect.PrintStatus(e.stdout, f.Redirect.PinDir, f.Redirect.Mode == config.RedirectOn)
+	redirected, err := redirect.PrintStatus(e.stdout, f.Redirect.PinDir, f.wantsRedirect(e))
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func (f *flags) supervised() bool {
 		return *f.supervise
 	}
 	cfg, err := f.ReadCorefile(func(error) {})
-	return err == nil && f.RedirectSettings(cfg).Mode != config.RedirectOff
+	return err == nil && cfg.Redirect().Mode != config.RedirectOff
 }
 
 // supervisor runs the daemon in a process below this one.

@@ -17,16 +17,12 @@ func TestSupervised(t *testing.T) {
 		want           bool
 	}{
 		{"", "", false},
-		{"-redirect off", "", false},
-		{"-redirect on", "", true},
-		{"-redirect auto", "", true},
+		{"", "redirect off", false},
 		{"", "redirect on", true},
 		{"", "redirect auto", true},
-		{"-redirect on", "redirect off", false}, // the Corefile wins
-		{"-redirect off", "redirect on", true},
 		{"-supervise", "", true},
-		{"-supervise=false -redirect on", "", false},
-		{"-redirect on", "nonsense", false}, // the daemon tells, and ends
+		{"-supervise=false", "redirect on", false},
+		{"", "nonsense", false}, // the daemon reports it and exits
 	} {
 		file := filepath.Join(t.TempDir(), "Corefile")
 		if err := os.WriteFile(file, []byte(". {\n bind 127.0.0.1\n forward . 192.0.2.1\n "+tc.redirect+"\n}\n"), 0o600); err != nil {

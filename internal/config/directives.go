@@ -46,7 +46,7 @@ func processDirectives() []Directive {
 		{
 			Name: "redirect", Forms: []string{"redirect [off|auto|on]"}, parse: parseRedirect, own: true,
 			Options: []string{
-				"target [ADDRESS][:PORT]…", "service ADDRESS[:PORT]…", "fallback ADDRESS[:PORT]…", "kubepods DIRECTORY",
+				"target [ADDRESS][:PORT]…", "service ADDRESS[:PORT]…", "fallback ADDRESS[:PORT]…",
 				"heartbeat DURATION", "opt_out NAMESPACE[/POD]…", "uplink INTERFACE…",
 			},
 			Summary:  "Redirect the sockets of pods to nodens past the CNI, and to a fallback while nodens does not answer.",

@@ -34,7 +34,6 @@ type Redirect struct {
 	Targets   []RedirectTarget // at most one of each address family and one without address
 	Services  []netip.AddrPort // port 0: the default port
 	Fallbacks []netip.AddrPort // default port 53
-	Kubepods  string           // path
 	Heartbeat time.Duration
 	OptOut    []PodName
 	Uplinks   []string // names of interfaces
@@ -70,7 +69,7 @@ func (p PodName) String() string {
 }
 
 func redirectOptions() []string {
-	return []string{"target", "service", "fallback", "kubepods", "heartbeat", "opt_out", "uplink"}
+	return []string{"target", "service", "fallback", "heartbeat", "opt_out", "uplink"}
 }
 
 // parseRedirect reads redirect [off|auto|on] and its options.
@@ -87,23 +86,23 @@ func parseRedirect(b *Block, s statement) error {
 		r.Mode = mode
 	}
 	b.Redirect = r
-	return s.eachOption(func(name string) bool { return name != "kubepods" && name != "heartbeat" }, r.parseOption)
+	return s.eachOption(func(name string) bool { return name != "heartbeat" }, r.parseOption)
 }
 
 func (r *Redirect) parseOption(o statement) error {
 	switch o.text {
 	case "target":
-		return eachArg(o, "[ADDRESS][:PORT]…", &r.Targets, ParseRedirectTarget)
+		return eachArg(o, "[ADDRESS][:PORT]…", &r.Targets, parseRedirectTarget)
 	case "service":
-		return eachArg(o, "ADDRESS[:PORT]…", &r.Services, ParseRedirectService)
+		return eachArg(o, "ADDRESS[:PORT]…", &r.Services, parseRedirectService)
 	case "fallback":
-		return eachArg(o, "ADDRESS[:PORT]…", &r.Fallbacks, ParseRedirectFallback)
+		return eachArg(o, "ADDRESS[:PORT]…", &r.Fallbacks, parseRedirectFallback)
 	case "kubepods":
-		return r.parseKubepods(o)
+		return o.errorf("this option is gone, as nodes may differ in it: start nodens with the flag -kubepods")
 	case "heartbeat":
 		return r.parseHeartbeat(o)
 	case "opt_out":
-		return eachArg(o, "NAMESPACE[/POD]…", &r.OptOut, ParsePodName)
+		return eachArg(o, "NAMESPACE[/POD]…", &r.OptOut, parsePodName)
 	case "uplink":
 		return eachArg(o, "INTERFACE…", &r.Uplinks, parseInterface)
 	}
@@ -139,8 +138,8 @@ func ParseRedirectMode(text string) (RedirectMode, error) {
 	return "", reason("%q is not one of off, auto, on", text)
 }
 
-// ParseRedirectTarget reads ADDRESS, ADDRESS:PORT or :PORT.
-func ParseRedirectTarget(text string) (RedirectTarget, error) {
+// parseRedirectTarget reads ADDRESS, ADDRESS:PORT or :PORT.
+func parseRedirectTarget(text string) (RedirectTarget, error) {
 	if port, found := strings.CutPrefix(text, ":"); found && isDigits(port) {
 		n, err := parseNumber("port", port, 1, 65535)
 		return RedirectTarget{Port: uint16(n)}, err
@@ -149,13 +148,13 @@ func ParseRedirectTarget(text string) (RedirectTarget, error) {
 	return RedirectTarget{Addr: ap.Addr(), Port: ap.Port()}, err
 }
 
-// ParseRedirectService reads an address that applications query; the port is 0 if it
+// parseRedirectService reads an address that applications query; the port is 0 if it
 // is not given.
-func ParseRedirectService(text string) (netip.AddrPort, error) { return parseUnicast(text, 0) }
+func parseRedirectService(text string) (netip.AddrPort, error) { return parseUnicast(text, 0) }
 
-// ParseRedirectFallback reads an address that pods query while the daemon does not
+// parseRedirectFallback reads an address that pods query while the daemon does not
 // answer.
-func ParseRedirectFallback(text string) (netip.AddrPort, error) { return parseUnicast(text, dnsPort) }
+func parseRedirectFallback(text string) (netip.AddrPort, error) { return parseUnicast(text, dnsPort) }
 
 // parseUnicast reads ADDRESS or ADDRESS:PORT.
 func parseUnicast(text string, defaultPort uint16) (netip.AddrPort, error) {
@@ -170,8 +169,8 @@ func parseUnicast(text string, defaultPort uint16) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a, ap.Port()), nil
 }
 
-// ParsePodName reads NAMESPACE or NAMESPACE/POD.
-func ParsePodName(text string) (PodName, error) {
+// parsePodName reads NAMESPACE or NAMESPACE/POD.
+func parsePodName(text string) (PodName, error) {
 	namespace, pod, found := strings.Cut(text, "/")
 	if !isKubernetesName(namespace, 63) || found && !isKubernetesName(pod, 253) {
 		return PodName{}, reason("%q is not of the form NAMESPACE or NAMESPACE/POD", text)
@@ -199,21 +198,11 @@ func parseInterface(text string) (string, error) {
 	return text, nil
 }
 
-func (r *Redirect) parseKubepods(o statement) error {
-	if err := o.arity(1, 1, "DIRECTORY"); err != nil {
-		return err
-	}
-	if r.Kubepods = o.args[0].text; !strings.HasPrefix(r.Kubepods, "/") {
-		return o.errorf("%q is not an absolute path", r.Kubepods)
-	}
-	return nil
-}
-
 func (r *Redirect) parseHeartbeat(o statement) error {
 	if err := o.arity(1, 1, "DURATION"); err != nil {
 		return err
 	}
-	d, err := ParseRedirectHeartbeat(o.args[0].text)
+	d, err := parseRedirectHeartbeat(o.args[0].text)
 	if err != nil {
 		return o.fail(err)
 	}
@@ -221,9 +210,9 @@ func (r *Redirect) parseHeartbeat(o statement) error {
 	return nil
 }
 
-// ParseRedirectHeartbeat reads the time without a heartbeat after which the daemon
+// parseRedirectHeartbeat reads the time without a heartbeat after which the daemon
 // counts as hung.
-func ParseRedirectHeartbeat(text string) (time.Duration, error) {
+func parseRedirectHeartbeat(text string) (time.Duration, error) {
 	d, err := parseDuration("duration", text)
 	if err == nil && (d < MinRedirectHeartbeat || d > MaxRedirectHeartbeat) {
 		err = reason("duration %s is out of range, expected %s to %s", text, durationText(MinRedirectHeartbeat), durationText(MaxRedirectHeartbeat))
@@ -257,14 +246,14 @@ func (r *Redirect) errorf(format string, args ...any) error {
 }
 
 func (r *Redirect) checkTargets() error {
-	if err := CheckRedirectTargets(r.Targets); err != nil {
+	if err := checkRedirectTargets(r.Targets); err != nil {
 		return r.errorf("target: %v", err)
 	}
 	return nil
 }
 
-// CheckRedirectTargets refuses two targets of one address family.
-func CheckRedirectTargets(targets []RedirectTarget) error {
+// checkRedirectTargets refuses two targets of one address family.
+func checkRedirectTargets(targets []RedirectTarget) error {
 	seen := make(map[string]RedirectTarget)
 	for _, t := range targets {
 		kind := "port"
@@ -282,14 +271,14 @@ func CheckRedirectTargets(targets []RedirectTarget) error {
 	return nil
 }
 
-// Redirect returns the redirect directive, or nil if there is none.
-func (c *Config) Redirect() *Redirect {
+// Redirect returns the redirect directive. Without one the mode is RedirectOff.
+func (c *Config) Redirect() Redirect {
 	for _, b := range c.Blocks {
 		if b.Redirect != nil {
-			return b.Redirect
+			return *b.Redirect
 		}
 	}
-	return nil
+	return Redirect{Mode: RedirectOff}
 }
 
 func (r *Redirect) describe() []string {
@@ -298,7 +287,6 @@ func (r *Redirect) describe() []string {
 		"target " + listOr(r.Targets, "the node's address"),
 		"service " + listOr(r.Services, "the local addresses"),
 		"fallback " + listOr(r.Fallbacks, "learnt"),
-		"kubepods " + wordsOr(nonEmpty(r.Kubepods), "found"),
 		"heartbeat " + durationOr(r.Heartbeat, "default"),
 		"opt_out " + listOr(r.OptOut, "none"),
 		"uplink " + wordsOr(r.Uplinks, "found"),

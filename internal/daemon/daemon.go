@@ -141,9 +141,6 @@ func (d *daemon) steps(cfg source) []step {
 // openRedirect never fails: without redirection the daemon serves by address.
 func (d *daemon) openRedirect(cfg source) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if names := d.opts.overruledFlags(cfg); len(names) > 0 {
-			d.log.Info("the Corefile's redirect directive overrules flags", "flags", names)
-		}
 		d.redirect.Open(ctx, d.opts.planRedirect(cfg))
 		return nil
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/supervise"
 )
 
@@ -52,13 +51,12 @@ type Options struct {
 	Supervisor     *supervise.Beats // nil: there is no supervisor
 }
 
-// RedirectOptions are the settings of redirection that the Corefile's redirect
-// directive does not give. Zero and empty values mean "not set".
+// RedirectOptions are the settings of redirection that differ from node to node.
 type RedirectOptions struct {
-	config.Redirect
-	PinDir  string
-	PodLogs string // directory
-	NodeIPs []netip.Addr
+	Kubepods string       // directory; empty: find it
+	PinDir   string       // in a BPF file system
+	PodLogs  string       // directory
+	NodeIPs  []netip.Addr // empty: find them
 }
 
 // ClusterOptions name the Service whose endpoints the daemon learns from the
@@ -72,7 +70,7 @@ type ClusterOptions struct {
 // LimitOptions restrict which clients get answers, and what one client may use.
 type LimitOptions struct {
 	Everybody         bool // answer clients from outside the node and its pods, too
-	Misses            int // in flight; 0: the server's default
+	Misses            int  // in flight; 0: the server's default
 	MissesPerClient   int
 	TCP, TCPPerClient int // connections of one address; 0: the server's defaults
 }

@@ -38,7 +38,8 @@ func (o optionsOf) of(t *testing.T, option string) any {
 // TestOptionsReach checks that each option of a directive changes what the daemon
 // builds from it.
 func TestOptionsReach(t *testing.T) {
-	o := &Options{LocalIPs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}, Stderr: io.Discard}
+	o := &Options{LocalIPs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}, DNSPort: 53, Stderr: io.Discard, Getenv: func(string) string { return "" }}
+	o.Redirect.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.7")}
 	builder := newBuilder(newBase(o), nil, nil, nil, nil, nil)
 	builder.resolvConf = "/nonexistent"
 	for _, tc := range []optionsOf{
@@ -77,9 +78,9 @@ func TestOptionsReach(t *testing.T) {
 		}},
 		{"loadbalance", func(b *config.Block) (any, error) { return buildActions(b) }, []string{"prefer 10.0.0.0/8"}},
 		{"redirect on", func(b *config.Block) (any, error) {
-			return o.RedirectSettings(&config.Config{Blocks: []*config.Block{b}}), nil
+			return o.planRedirect(source{Config: &config.Config{Blocks: []*config.Block{b}}}), nil
 		}, []string{
-			"target :20153", "service 10.96.0.10", "fallback 10.0.2.7", "opt_out a/b", "uplink eth0", "kubepods /sys/fs/cgroup/a", "heartbeat 300ms",
+			"target :20153", "service 10.96.0.10", "fallback 10.0.2.7", "opt_out a/b", "uplink eth0", "heartbeat 300ms",
 		}},
 		{"bind lo", func(b *config.Block) (any, error) { return bindAddrs(b) }, []string{"except 127.0.0.1"}},
 	} {

@@ -7,14 +7,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/redirect"
 )
 
-// planRedirect works out what cfg and the options ask of redirection.
+// planRedirect works out the redirection that cfg and the options want.
 func (o *Options) planRedirect(cfg source) redirect.Plan {
 	_, accountErr := kube.InCluster(o.Getenv, o.Cluster.Account)
-	settings := o.RedirectSettings(cfg.Config)
 	return redirect.NewPlan(redirect.Input{
-		Config: cfg.Config, Settings: settings,
+		Config:   cfg.Config,
 		LocalIPs: o.LocalIPs, NodeIPs: o.Redirect.NodeIPs, DNSPort: o.DNSPort,
-		Kubepods: settings.Kubepods, PinDir: o.Redirect.PinDir,
+		Kubepods: o.Redirect.Kubepods, PinDir: o.Redirect.PinDir,
 		ClusterDomain: o.ClusterDomain,
 		UpstreamIP:    o.serviceIP(o.UpstreamService), ClusterIP: o.serviceIP(o.Cluster.Service),
 		LearnsEndpoints: accountErr == nil, Sample: o.Sample, Getenv: o.Getenv,

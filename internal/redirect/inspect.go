@@ -61,9 +61,9 @@ func pinnedState(p bpf.Pinned) (state string, good bool) {
 	case p.Alive:
 		return state + ", alive, " + beat, good
 	case p.Canary:
-		return state + ", hung: pods ask the fallback, " + beat, false
+		return state + ", hung: pods use the fallback, " + beat, false
 	}
-	return state + ", no daemon: pods ask the fallback", false
+	return state + ", no daemon: pods use the fallback", false
 }
 
 func orNone(list []netip.AddrPort) string {

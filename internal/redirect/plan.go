@@ -17,7 +17,6 @@ import (
 // Input is what a plan is made from.
 type Input struct {
 	Config   *config.Config
-	Settings config.Redirect
 	LocalIPs []netip.Addr
 	NodeIPs  []netip.Addr // may be empty
 	DNSPort  uint16       // of services without a port
@@ -61,13 +60,12 @@ type Plan struct {
 
 // NewPlan works out the plan for in.
 func NewPlan(in Input) Plan {
-	s := in.Settings
+	s := in.Config.Redirect()
 	p := Plan{
 		Mode: s.Mode, Heartbeat: s.Heartbeat, OptOut: s.OptOut, Uplinks: s.Uplinks,
 		Kubepods: in.Kubepods, PinDir: in.PinDir,
 	}
 	if !p.Wanted() {
-		p.Mode = config.RedirectOff
 		p.Clears = !in.Sample && len(in.LocalIPs) > 0 // else this is a trial
 		return p
 	}
@@ -121,7 +119,7 @@ func (p *Plan) addServices(vips, fallbacks []netip.AddrPort, t *targets) error {
 // vips returns the given services, or the local addresses if none are given.
 func (in Input) vips() []netip.AddrPort {
 	var vips []netip.AddrPort
-	for _, ap := range in.Settings.Services {
+	for _, ap := range in.Config.Redirect().Services {
 		if ap.Port() == 0 {
 			ap = netip.AddrPortFrom(ap.Addr(), in.DNSPort)
 		}

@@ -43,9 +43,6 @@ func plan(t *testing.T, corefile, args string, env map[string]string) Plan {
 	}
 	getenv := func(name string) string { return env[name] }
 	in := Input{Config: cfg, DNSPort: 53, ClusterDomain: "cluster.local", Getenv: getenv}
-	if r := cfg.Redirect(); r != nil {
-		in.Settings = *r
-	}
 	in.UpstreamIP, _ = netip.ParseAddr(getenv("KUBE_DNS_SERVICE_HOST"))
 	in.ClusterIP = in.UpstreamIP
 	words := strings.Fields(args)

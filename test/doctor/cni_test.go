@@ -36,6 +36,14 @@ func cniWorld(t *testing.T, mode lab.CNIMode) (w *world, flags []string) {
 	return w, flags
 }
 
+// redirect adds a redirect directive to the Corefile of the daemon and of doctor.
+func (w *world) redirect(t *testing.T, mode string, options ...string) {
+	t.Helper()
+	directive := "    redirect " + mode + " {\n" + strings.Join(options, "\n") + "\n    }\n"
+	text := strings.ReplaceAll(corefile, clusterDNS, lab.Endpoint)
+	w.write(t, "Corefile", strings.TrimSuffix(text, "}\n")+directive+"}\n")
+}
+
 // A CNI that takes the pod's packets from the host's stack, and looks like
 // Cilium; then one that does not.
 func TestCNISwallows(t *testing.T) {
@@ -98,7 +106,7 @@ func TestHealthyByRedirection(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			w, flags := cniWorld(t, tc.mode)
-			flags = append(flags, "-redirect", "on")
+			w.redirect(t, "on")
 			w.start(t, flags...)
 			r := w.doctor(t, nil, nil, append([]string{"-wait", "1s"}, flags...)...)
 			w.expect(t, r)
@@ -119,7 +127,8 @@ func TestOptedOut(t *testing.T) {
 	logs := t.TempDir()
 	uid := strings.TrimPrefix(filepath.Base(w.podCgroup), "pod")
 	must(t, os.Mkdir(filepath.Join(logs, "team-a_vpn-0_"+uid), 0o755))
-	flags = append(flags, "-redirect", "on", "-redirect-opt-out", "team-a", "-pod-logs", logs)
+	w.redirect(t, "on", "opt_out team-a")
+	flags = append(flags, "-pod-logs", logs)
 	w.start(t, flags...)
 	r := w.doctor(t, nil, nil, append([]string{"-wait", "1s"}, flags...)...)
 	w.expect(t, r, "fault pod cni-swallows")
@@ -133,7 +142,7 @@ func TestOptedOut(t *testing.T) {
 func TestReadOnlyCgroups(t *testing.T) {
 	t.Parallel()
 	w, flags := cniWorld(t, lab.RouteFIB)
-	flags = append(flags, "-redirect", "on")
+	w.redirect(t, "on")
 	w.start(t, flags...)
 	kubepods := filepath.Dir(w.podCgroup)
 	readOnly := []string{"sh", "-c", "mount --bind " + kubepods + " " + kubepods + " && mount -o remount,bind,ro " + kubepods + ` && exec "$@"`, "sh"}
@@ -167,27 +176,36 @@ func TestRedirection(t *testing.T) {
 }
 
 func redirectProvocations() []provocation {
-	on := []string{"-redirect", "on"}
+	const pinDir = "-redirect-pin-dir"
+	on := func(t *testing.T, w *world) { w.redirect(t, "on") }
+	auto := func(t *testing.T, w *world) { w.redirect(t, "auto") }
+	dropTarget := func(t *testing.T, w *world) {
+		on(t, w)
+		w.start(t, w.redirectFlags...)
+		nft(t, w.node, "table ip t { chain c { type filter hook prerouting priority -250; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
+	}
 	return []provocation{
-		{name: "asked for, not attached", args: on, want: []string{"fault node redirect-detached", "fault pod cni-swallows"}},
-		{name: "target out of reach", flags: on, args: on, do: func(t *testing.T, w *world) {
-			nft(t, w.node, "table ip t { chain c { type filter hook prerouting priority -250; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
-		}, want: []string{"fault pod redirect-lost"}, says: redirectTarget},
-		{name: "taken for dead", down: true, args: on, do: func(t *testing.T, w *world) {
-			w.start(t, append(on, w.redirectFlags...)...).Kill()
+		{name: "asked for, not attached", do: on, want: []string{"fault node redirect-detached", "fault pod cni-swallows"}},
+		{name: "target out of reach", down: true, do: dropTarget, want: []string{"fault pod redirect-lost"}, says: redirectTarget},
+		{name: "taken for dead", down: true, do: func(t *testing.T, w *world) {
+			off := w.write(t, "Corefile.off", strings.ReplaceAll(corefile, clusterDNS, lab.Endpoint))
+			on(t, w)
+			w.start(t, w.redirectFlags...).Kill()
 			// Another nodens serves, and leaves what was pinned alone.
-			w.start(t, "-redirect-pin-dir", "/sys/fs/bpf/another")
+			w.start(t, "-conf", off, pinDir, "/sys/fs/bpf/another")
 		}, want: []string{"warning node redirect-fallback", "warning pod redirect-fallback"}},
-		{name: "no BPF file system", args: append(on, "-redirect-pin-dir", "/sys/kernel"),
+		{name: "no BPF file system", args: []string{pinDir, "/sys/kernel"}, do: on,
 			want: []string{"fault node no-bpffs", "fault node redirect-detached", "fault pod cni-swallows"}, says: "/sys/kernel"},
-		{name: "no BPF file system, auto", args: []string{"-redirect", "auto", "-redirect-pin-dir", "/sys/kernel"},
+		{name: "no BPF file system, auto", args: []string{pinDir, "/sys/kernel"}, do: auto,
 			want: []string{"warning node no-bpffs", "fault pod cni-swallows"}},
-		{name: "no cgroup v2", down: true, args: on, do: addAddress, wrap: []string{"sh", "-c", umountCgroup2, "sh"},
+		{name: "no cgroup v2", down: true, do: func(t *testing.T, w *world) { on(t, w); addAddress(t, w) }, wrap: []string{"sh", "-c", umountCgroup2, "sh"},
 			want: []string{"fault node no-cgroup2", "fault node redirect-detached", "fault node not-serving", "warning node host-drift"}},
-		{name: "no capability for it", down: true, args: on, do: func(t *testing.T, w *world) {
-			w.startAs(t, []string{"setpriv", "--bounding-set=-bpf,-perfmon,-sys_admin", "--inh-caps=-bpf,-perfmon,-sys_admin"}, append(on, w.redirectFlags...)...)
+		{name: "no capability for it", down: true, do: func(t *testing.T, w *world) {
+			on(t, w)
+			w.startAs(t, []string{"setpriv", "--bounding-set=-bpf,-perfmon,-sys_admin", "--inh-caps=-bpf,-perfmon,-sys_admin"}, w.redirectFlags...)
 		}, want: []string{"fault node capability-missing", "fault node capability-missing", "fault node redirect-detached", "fault pod cni-swallows"}, says: "lacks PERFMON"},
-		{name: "no capability for it, auto", down: true, args: []string{"-redirect", "auto"}, do: func(t *testing.T, w *world) {
+		{name: "no capability for it, auto", down: true, do: func(t *testing.T, w *world) {
+			auto(t, w)
 			w.startAs(t, []string{"setpriv", "--bounding-set=-bpf,-sys_admin", "--inh-caps=-bpf,-sys_admin"}, w.redirectFlags...)
 		}, want: []string{"warning node capability-missing", "fault pod cni-swallows"}, says: "lacks BPF"},
 	}

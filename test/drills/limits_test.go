@@ -32,7 +32,7 @@ func TestDiskFull(t *testing.T) {
 	conf := lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"),
 		". {\n errors\n log\n bind 127.0.0.1\n cache 300\n prometheus "+metrics+"\n forward . "+upstream+"\n}\n")
 	p := lab.Command{Netns: n, Args: []string{"sh", "-c", `exec "$0" "$@" >/dev/full 2>/dev/full`, nodens.Path(t), "-conf", conf}}.Start(t)
-	awaitAnswer(t, n, p)
+	waitForAnswer(t, n, p)
 	for i := range 200 {
 		resolves(t, n, fmt.Sprintf("n%d.example.org.", i))
 		n.Ask(t, "udp", server, lab.Query("fails.example.org.", dns.TypeA))
@@ -43,9 +43,9 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// awaitAnswer queries until the server answers. Its output is lost, so there is no
+// waitForAnswer queries until the server answers. Its output is lost, so there is no
 // line to wait for.
-func awaitAnswer(t *testing.T, n *lab.Netns, p *lab.Process) {
+func waitForAnswer(t *testing.T, n *lab.Netns, p *lab.Process) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -114,7 +114,7 @@ func TestOpenFiles(t *testing.T) {
 	for _, c := range conns {
 		_ = c.Close()
 	}
-	awaitTCP(t, n)
+	waitForTCP(t, n)
 	resolves(t, n, "after.example.org.")
 }
 
@@ -129,9 +129,9 @@ func limitFiles(t *testing.T, d *lab.Daemon, files int) {
 	}
 }
 
-// awaitTCP queries over TCP until it gets an answer: a listener that ran out of file
+// waitForTCP queries over TCP until it gets an answer: a listener that ran out of file
 // descriptors pauses.
-func awaitTCP(t *testing.T, n *lab.Netns) {
+func waitForTCP(t *testing.T, n *lab.Netns) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -146,10 +146,10 @@ type marks struct{ out, err int }
 
 func (d *daemon) mark() marks { return marks{d.Out.Mark(), d.Err.Mark()} }
 
-// awaitRedirected waits for a worker after mark to which sockets are redirected and
+// waitForRedirected waits for a worker after mark to which sockets are redirected and
 // which has reported to the supervisor. The supervisor does not restart a worker
 // that never reported.
-func (d *daemon) awaitRedirected(t *testing.T, mark marks) {
+func (d *daemon) waitForRedirected(t *testing.T, mark marks) {
 	t.Helper()
 	d.Err.WaitFor(t, mark.err, redirected)
 	d.Out.WaitFor(t, mark.out, ` listens on `)

@@ -25,13 +25,13 @@ var faults = []fault{
 	{"kill -9", true, func(t *testing.T, _ *node, _ *lab.Memory, d *daemon) *daemon {
 		mark := d.mark()
 		d.signal(t, syscall.SIGKILL)
-		d.awaitRedirected(t, mark)
+		d.waitForRedirected(t, mark)
 		return d
 	}},
 	{"SIGSTOP for ever", true, func(t *testing.T, _ *node, _ *lab.Memory, d *daemon) *daemon {
 		mark := d.mark()
 		d.signal(t, syscall.SIGSTOP)
-		d.awaitRedirected(t, mark)
+		d.waitForRedirected(t, mark)
 		return d
 	}},
 	{"SIGSTOP for a second", true, func(t *testing.T, _ *node, _ *lab.Memory, d *daemon) *daemon {
@@ -51,7 +51,7 @@ var faults = []fault{
 	{"out of memory", true, func(t *testing.T, _ *node, m *lab.Memory, d *daemon) *daemon {
 		mark := d.mark()
 		exhaust(t, m, d.workerEnd(t))
-		d.awaitRedirected(t, mark)
+		d.waitForRedirected(t, mark)
 		return d
 	}},
 	{"supervisor only", true, func(t *testing.T, n *node, m *lab.Memory, d *daemon) *daemon {
@@ -101,7 +101,7 @@ func TestFaults(t *testing.T) {
 			if f.falls && n.atCoreDNS.Load() == atCoreDNS {
 				t.Errorf("%s: no query reached the fallback", f.name)
 			}
-			all = append(all, n.awaitDaemon(t, clients)...)
+			all = append(all, n.waitForDaemon(t, clients)...)
 		}
 		report(t, f.name, clients, all)
 	}
@@ -110,9 +110,9 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// awaitDaemon waits until lookups go through the daemon again. It returns the
+// waitForDaemon waits until lookups go through the daemon again. It returns the
 // results of the rounds meanwhile.
-func (n *node) awaitDaemon(t *testing.T, clients []*client) (all [][]result) {
+func (n *node) waitForDaemon(t *testing.T, clients []*client) (all [][]result) {
 	t.Helper()
 	before := n.atServer.Load()
 	for start := time.Now(); n.atServer.Load() == before; {

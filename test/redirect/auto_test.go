@@ -10,15 +10,15 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// startPod starts a process in the pod: before it there is no network namespace
-// that auto could ask from.
+// startPod starts a process in the pod. Without one, mode auto has no network
+// namespace to query from.
 func (n *node) startPod(t *testing.T) {
 	t.Helper()
 	lab.Command{Netns: n.Pod, Cgroup: n.PodCgroup, Args: []string{"sleep", "1000"}}.Start(t)
 }
 
-// TestAuto: redirection waits for a pod, and then is turned on where the pod does
-// not reach the VIP, and only there.
+// TestAuto: mode auto waits for a pod. It redirects only if the pod does not reach
+// the VIP.
 func TestAuto(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -33,7 +33,7 @@ func TestAuto(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, tc.mode)
-			d := n.start(t, corefile, "-redirect", "auto", "-redirect-fallback", lab.Endpoint)
+			d := n.start(t, redirecting(corefile, "auto", fallback))
 			d.Err.WaitFor(t, 0, "there is no pod to check from")
 			n.Node.WaitForMetric(t, metrics, 1, "nodens_redirect_state", "state=waiting")
 			n.startPod(t)
@@ -51,52 +51,53 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// A successor under auto takes over at once what was redirected, with no pod to
-// ask from.
+// A successor in mode auto takes over at once what its predecessor redirected,
+// even if there is no pod to query from.
 func TestAutoTakesOver(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
-	n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint).Kill()
-	n.start(t, corefile, "-redirect", "auto", "-redirect-fallback", lab.Endpoint)
+	n.start(t, redirecting(corefile, "on", fallback)).Kill()
+	n.start(t, redirecting(corefile, "auto", fallback))
 	n.expect(t, "taken over", vip, ownAnswer)
 }
 
-// TestOptOut: a pod that has opted out by its name or namespace is left alone from
-// when it appears, and no longer when it has gone from the kubelet's directory.
+// TestOptOut: nodens leaves alone a pod whose name or namespace opts out, as soon
+// as the pod appears and until it leaves the kubelet's directory.
 func TestOptOut(t *testing.T) {
 	const uid = "0b0e8f5e-4f52-4cf0-9b1d-6d4b4d5b8e01" // of lab's pod
-	for _, optOut := range []string{"team-a", "team-b,team-a/vpn-0"} {
+	for _, optOut := range []string{"team-a", "team-b team-a/vpn-0"} {
 		t.Run(optOut, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, lab.RouteFIB)
 			logs := t.TempDir()
-			n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint, "-redirect-opt-out", optOut, "-pod-logs", logs)
+			n.start(t, redirecting(corefile, "on", fallback, "opt_out "+optOut), "-pod-logs", logs)
 			n.expect(t, "no such pod", vip, ownAnswer)
 			dir := filepath.Join(logs, "team-a_vpn-0_"+uid)
 			if err := os.Mkdir(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			n.awaitStatus(t, "opted out\t1 pods", true)
+			n.waitForStatus(t, "opted out\t1 pods", true)
 			if got := n.dig(t, vip); got != lost {
 				t.Errorf("opted out: %s, want %s", got, lost)
 			}
 			if err := os.Remove(dir); err != nil {
 				t.Fatal(err)
 			}
-			n.awaitStatus(t, "opted out", false)
+			n.waitForStatus(t, "opted out", false)
 			n.expect(t, "opted in", vip, ownAnswer)
 		})
 	}
 }
 
-// awaitStatus waits until nodens status has a text, or has it no longer.
-func (n *node) awaitStatus(t *testing.T, text string, want bool) {
+// waitForStatus waits until the output of nodens status has text, or lacks it if
+// want is false.
+func (n *node) waitForStatus(t *testing.T, text string, want bool) {
 	t.Helper()
-	for late := time.Now().Add(lab.Patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(lab.Patience); ; time.Sleep(20 * time.Millisecond) {
 		stdout, _, _ := n.run(t, "status", "-localip", vip, "-redirect-pin-dir", n.pinDir)
 		if strings.Contains(stdout, text) == want {
 			return
 		}
-		if time.Now().After(late) {
+		if time.Now().After(deadline) {
 			t.Fatalf("nodens status: want %q: %t, got\n%s", text, want, stdout)
 		}
 	}

@@ -10,37 +10,40 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// What keeps sockets from being redirected is told, counted, and does not keep
-// nodens from serving by address.
+// If nodens cannot redirect sockets, it logs and counts the reason and serves by
+// address.
 func TestCannotRedirect(t *testing.T) {
 	notBPF := t.TempDir()
 	for _, tc := range []struct {
-		name string
-		args func(n *node) []string
-		want string
+		name   string
+		option string
+		args   func(n *node) []string // may be nil
+		want   string
 	}{
-		{"no BPF file system", func(*node) []string { return []string{"-redirect-pin-dir", notBPF} },
+		{"no BPF file system", "", func(*node) []string { return []string{"-redirect-pin-dir", notBPF} },
 			"not in a BPF file system: mount one"},
-		{"no cgroup", func(n *node) []string { return []string{"-kubepods", filepath.Join(n.Kubepods, "none")} },
+		{"no cgroup", "", func(n *node) []string { return []string{"-kubepods", filepath.Join(n.Kubepods, "none")} },
 			"not a cgroup v2 directory below the root"},
-		{"the root's cgroup", func(n *node) []string { return []string{"-kubepods", filepath.Dir(filepath.Dir(n.Kubepods))} },
+		{"the root's cgroup", "", func(n *node) []string { return []string{"-kubepods", filepath.Dir(filepath.Dir(n.Kubepods))} },
 			"is the root"},
-		{"a target that is not the node's", func(*node) []string { return []string{"-redirect-target", "192.0.2.1"} },
+		{"a target that is not the node's", "target 192.0.2.1", nil,
 			"cannot assign requested address"},
-		{"a target that a server block is bound to", func(*node) []string {
-			return []string{"-redirect-target", vip + ":53", "-redirect-service", "10.96.0.99"}
-		},
+		{"a target that a server block is bound to", "target " + vip + ":53\nservice 10.96.0.99", nil,
 			"a server block is bound to it"},
-		{"no address of that family", func(*node) []string { return []string{"-redirect-service", "fd00:53::10"} },
+		{"no address of that family", "service fd00:53::10", nil,
 			"the node's address is not known, set -node-ip"},
-		{"opt-out without the kubelet's directory", func(*node) []string {
-			return []string{"-redirect-opt-out", "team-a", "-pod-logs", filepath.Join(notBPF, "none")}
+		{"opt-out without the kubelet's directory", "opt_out team-a", func(*node) []string {
+			return []string{"-pod-logs", filepath.Join(notBPF, "none")}
 		}, "find pods that opt out"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, lab.RouteLegacy)
-			d := n.start(t, corefile, append([]string{"-redirect", "on", "-redirect-fallback", lab.Endpoint}, tc.args(n)...)...)
+			var args []string
+			if tc.args != nil {
+				args = tc.args(n)
+			}
+			d := n.start(t, redirecting(corefile, "on", fallback, tc.option), args...)
 			line := d.Err.WaitFor(t, 0, "sockets are not redirected; nodens serves by address")
 			if !strings.Contains(line, tc.want) {
 				t.Errorf("log: %s\nwant %s", line, tc.want)
@@ -57,54 +60,54 @@ func TestCannotRedirect(t *testing.T) {
 	}
 }
 
-// A VIP of an address family that the node has not does not keep the other one from
-// being redirected.
+// If the node has no address of one VIP's family, the other VIP is redirected.
 func TestOneFamily(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
-	d := n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint, "-redirect-service", "fd00:53::10,"+vip)
+	d := n.start(t, redirecting(corefile, "on", fallback, "service fd00:53::10 "+vip))
 	d.Err.WaitFor(t, 0, `a service is not redirected.*\[fd00:53::10\]:53`)
 	n.expect(t, "the other family", vip, ownAnswer)
 }
 
-// TestSurge: two daemons at once, as in an upgrade: the new one adopts what is
-// redirected, and the end of the old one does not send pods to the fallback.
+// TestSurge runs two daemons at once, as an upgrade does: the new one adopts the
+// redirection, and the end of the old one does not send pods to the fallback.
 func TestSurge(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
-	args := []string{"-redirect", "on", "-redirect-fallback", lab.Endpoint}
-	first := n.start(t, corefile, args...)
+	text := redirecting(corefile, "on", fallback)
+	first := n.start(t, text)
 	n.expect(t, "first", vip, ownAnswer)
-	second := n.start(t, strings.ReplaceAll(corefile, ownAnswer, "192.0.2.2"), args...)
+	second := n.start(t, strings.ReplaceAll(text, ownAnswer, "192.0.2.2"))
 	first.Signal(t, syscall.SIGTERM)
 	if status := first.Wait(t); status != 0 {
 		t.Errorf("status %d after SIGTERM", status)
 	}
 	n.expect(t, "second", vip, "192.0.2.2")
-	stdout, _, status := n.run(t, "status", "-localip", vip, "-redirect-pin-dir", n.pinDir, "-redirect", "on")
+	stdout, _, status := n.run(t, "status", "-localip", vip, "-redirect-pin-dir", n.pinDir, "-conf", second.Conf)
 	if !strings.Contains(stdout, "redirect\tattached, alive") {
 		t.Errorf("nodens status: %d\n%s", status, stdout)
 	}
 	second.Kill()
-	n.expect(t, "both gone", vip, lab.Endpoint)
-	if stdout, _, status := n.run(t, "status", "-localip", vip, "-redirect-pin-dir", n.pinDir); status == 0 || !strings.Contains(stdout, "no daemon: pods ask the fallback") {
-		t.Errorf("nodens status after both are gone: %d\n%s", status, stdout)
+	n.expect(t, "both killed", vip, lab.Endpoint)
+	if stdout, _, status := n.run(t, "status", "-localip", vip, "-redirect-pin-dir", n.pinDir); status == 0 || !strings.Contains(stdout, "no daemon: pods use the fallback") {
+		t.Errorf("nodens status after both are killed: %d\n%s", status, stdout)
 	}
 }
 
-// A daemon that hangs is told from one that is well by its heartbeat: pods ask the
-// fallback, and the daemon again when it goes on.
+// A hung daemon sends no heartbeat: pods use the fallback, and the daemon again
+// when it continues.
 func TestHung(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
-	d := n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint)
-	n.expect(t, "well", vip, ownAnswer)
+	d := n.start(t, redirecting(corefile, "on", fallback))
+	n.expect(t, "healthy", vip, ownAnswer)
 	d.Signal(t, syscall.SIGSTOP)
-	n.awaitStatus(t, "hung: pods ask the fallback", true)
+	n.waitForStatus(t, "hung: pods use the fallback", true)
 	n.expect(t, "hung", vip, lab.Endpoint)
 	d.Signal(t, syscall.SIGCONT)
-	n.awaitStatus(t, "attached, alive", true)
-	n.expect(t, "well again", vip, ownAnswer)
+	n.waitForStatus(t, "attached, alive", true)
+	n.expect(t, "healthy again", vip, ownAnswer)
 }
 
-// TestCapabilities: what docs/cilium.md names is enough, and less is told.
+// TestCapabilities: the capabilities in docs/cilium.md are enough. With fewer,
+// nodens reports a failure.
 func TestCapabilities(t *testing.T) {
 	lab.NeedTools(t, "setpriv")
 	path := release.Path(t)
@@ -113,7 +116,7 @@ func TestCapabilities(t *testing.T) {
 		name, caps, mode string
 		cni              lab.CNIMode
 		state            string
-		want             string // what a pod gets at the VIP
+		want             string // the answer that a pod gets from the VIP
 	}{
 		{"on", serving + ",+bpf,+perfmon", "on", lab.RouteFIB, "on", ownAnswer},
 		{"auto", serving + ",+bpf,+perfmon,+sys_admin,+sys_ptrace", "auto", lab.RouteFIB, "on", ownAnswer},
@@ -130,7 +133,7 @@ func TestCapabilities(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := lab.StartDaemon(t, lab.DaemonOptions{
-				Binary: wrapper, Netns: n.Node, Corefile: corefile, Args: n.args("-redirect", tc.mode, "-redirect-fallback", lab.Endpoint),
+				Binary: wrapper, Netns: n.Node, Corefile: redirecting(corefile, tc.mode, fallback), Args: n.args(),
 			})
 			n.Node.WaitForMetric(t, metrics, 1, "nodens_redirect_state", "state="+tc.state)
 			d.Err.WaitFor(t, 0, "privileges dropped")
@@ -139,22 +142,22 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// What was missing and is there now lets a reload redirect, of the same Corefile.
-func TestCured(t *testing.T) {
-	const late = "10.0.0.9" // the node's, by and by
+// Once the missing part exists, a reload of the same Corefile redirects.
+func TestFailureGoesAway(t *testing.T) {
+	const later = "10.0.0.9" // added to the node during the test
 	n := newNode(t, lab.RouteFIB)
 	pods := filepath.Join(filepath.Dir(n.Kubepods), "later")
 	for _, tc := range []struct {
-		name string
-		args []string
-		cure func()
+		option string
+		args   []string
+		repair func()
 	}{
-		{"an address", []string{"-redirect-target", late}, func() { n.Node.AddAddrs(t, "up0", late+"/24") }},
-		{"a cgroup", []string{"-kubepods", pods}, func() { lab.MakeCgroup(t, pods) }},
+		{"target " + later, nil, func() { n.Node.AddAddrs(t, "up0", later+"/24") }},
+		{"", []string{"-kubepods", pods}, func() { lab.MakeCgroup(t, pods) }},
 	} {
-		d := n.start(t, corefile, append([]string{"-redirect", "on", "-redirect-fallback", lab.Endpoint}, tc.args...)...)
+		d := n.start(t, redirecting(corefile, "on", fallback, tc.option), tc.args...)
 		d.Err.WaitFor(t, 0, "sockets are not redirected; nodens serves by address")
-		tc.cure()
+		tc.repair()
 		mark := d.Err.Mark()
 		d.Signal(t, syscall.SIGHUP)
 		d.Err.WaitFor(t, mark, "sockets are redirected")

@@ -19,8 +19,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// apiServer is one in the node's namespace that knows lab.Endpoint as the
-// cluster's DNS. It returns the flags and the environment to find it by.
+// apiServer starts an API server in the node's namespace. Its only endpoint of the
+// cluster's DNS is lab.Endpoint. It returns flags and environment for the daemon.
 func (n *node) apiServer(t *testing.T) (flags, env []string) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,9 +50,9 @@ func (n *node) apiServer(t *testing.T) (flags, env []string) {
 	return []string{"-service-account", dir}, []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=" + port}
 }
 
-// Pods fall back to the endpoints that the API server has named, also when it
-// cannot be asked any more, and without it to the upstreams of the cluster domain.
-func TestLearntFallback(t *testing.T) {
+// Pods fall back to the endpoints that the API server returned, even if it is down
+// now. Without an API server they fall back to the upstreams of the cluster domain.
+func TestLearnedFallback(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
 	flags, env := n.apiServer(t)
 	gone := []string{env[0], "KUBERNETES_SERVICE_PORT=1"}
@@ -66,13 +66,13 @@ func TestLearntFallback(t *testing.T) {
 		{"an API server that never answered", flags, gone, 0, lab.ClusterDNS},
 		{"no service account", []string{"-service-account", t.TempDir()}, env, 0, lab.ClusterDNS},
 		{"API server", flags, env, 1, lab.Endpoint},
-		{"the API server is gone", flags, gone, 0, lab.Endpoint},
-		{"the service account is gone", []string{"-service-account", t.TempDir()}, env, 0, lab.ClusterDNS},
+		{"the API server is down", flags, gone, 0, lab.Endpoint},
+		{"the service account is removed", []string{"-service-account", t.TempDir()}, env, 0, lab.ClusterDNS},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := lab.StartDaemon(t, lab.DaemonOptions{
-				Binary: binary(t), Netns: n.Node, Corefile: corefile + cluster, Env: tc.env,
-				Args: n.args(append([]string{"-redirect", "on"}, tc.flags...)...),
+				Binary: binary(t), Netns: n.Node, Corefile: redirecting(cluster+corefile, "on"), Env: tc.env,
+				Args: n.args(tc.flags...),
 			})
 			n.Node.WaitForMetric(t, metrics, tc.known, "nodens_kube_endpoints")
 			n.expect(t, "alive", vip, ownAnswer)
@@ -82,16 +82,16 @@ func TestLearntFallback(t *testing.T) {
 	}
 }
 
-// A service at the cluster's own ClusterIP falls back to the endpoints when nodens
-// dies, and is left alone when nobody follows them any more: after its orderly end,
-// and when it has been dead for long.
+// A service at the cluster IP of the cluster's DNS falls back to the endpoints when
+// nodens dies. It is left to the service proxy after an orderly end and when nodens
+// has been dead for long, since nothing updates the endpoints then.
 func TestClusterIPIsLeftAlone(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
 	flags, env := n.apiServer(t)
 	start := func() *lab.Daemon {
 		d := lab.StartDaemon(t, lab.DaemonOptions{
-			Binary: binary(t), Netns: n.Node, Corefile: corefile, Env: append(env, "KUBE_DNS_SERVICE_HOST="+lab.ClusterDNS),
-			Args: n.args(append([]string{"-redirect", "on", "-redirect-service", lab.ClusterDNS}, flags...)...),
+			Binary: binary(t), Netns: n.Node, Corefile: redirecting(corefile, "on", "service "+lab.ClusterDNS), Env: append(env, "KUBE_DNS_SERVICE_HOST="+lab.ClusterDNS),
+			Args: n.args(flags...),
 		})
 		n.Node.WaitForMetric(t, metrics, 1, "nodens_kube_endpoints")
 		n.expect(t, "alive", lab.ClusterDNS, ownAnswer)
@@ -109,7 +109,7 @@ func TestClusterIPIsLeftAlone(t *testing.T) {
 	n.expect(t, "ended", lab.ClusterDNS, lab.ClusterDNS)
 }
 
-// ageHeartbeat makes the last beat of a daemon that is dead older than it is.
+// ageHeartbeat sets the age of a dead daemon's last heartbeat.
 func (n *node) ageHeartbeat(t *testing.T, age time.Duration) {
 	t.Helper()
 	m, err := ebpf.LoadPinnedMap(filepath.Join(n.pinDir, "v1", "heartbeat"), nil)

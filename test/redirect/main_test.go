@@ -1,5 +1,5 @@
-// Package redirect drives the built nodens where pods' sockets are redirected to
-// it, on a node whose CNI routes as Cilium does.
+// Package redirect tests the nodens binary with redirected sockets of pods, on a
+// node whose CNI routes as Cilium does.
 package redirect
 
 import (
@@ -14,8 +14,8 @@ func TestMain(m *testing.M) {
 	os.Exit(lab.Main(m))
 }
 
-// release is built as releases are: only then can it give up privileges.
+// release is built like a release. Only such a binary can give up privileges.
 var release = lab.ReleaseNodens()
 
-// nodens is race-checked where that works.
+// nodens is built with the race detector if that works here.
 var nodens = lab.RaceNodens()

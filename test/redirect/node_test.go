@@ -14,8 +14,10 @@ const (
 	target  = lab.NodeIP + ":20053"
 	metrics = "127.0.0.1:9253" // inside the node's namespace
 
-	ownAnswer = "192.0.2.1" // what nodens answers by itself
-	lost      = "lost"
+	ownAnswer = "192.0.2.1" // nodens's own answer
+	lost      = "lost"      // no answer
+
+	fallback = "fallback " + lab.Endpoint // an option of redirect
 )
 
 const corefile = `example.org {
@@ -31,7 +33,14 @@ const corefile = `example.org {
 }
 `
 
-// node is a node of the lab on which nodens runs.
+// redirecting returns a Corefile with a redirect directive added to its last block.
+func redirecting(corefile, mode string, options ...string) string {
+	lines := append([]string{"    redirect " + mode + " {", "heartbeat 500ms"}, options...)
+	at := strings.LastIndex(corefile, "}")
+	return corefile[:at] + strings.Join(lines, "\n        ") + "\n    }\n" + corefile[at:]
+}
+
+// node is a node of the lab. nodens runs on it.
 type node struct {
 	*lab.CNINode
 	pinDir string
@@ -47,31 +56,29 @@ func newNode(t *testing.T, mode lab.CNIMode) *node {
 
 func binary(t *testing.T) string {
 	t.Helper()
-	path := nodens.Path(t)
-	return path
+	return nodens.Path(t)
 }
 
-// args are the flags of a daemon on this node. It has no supervisor, so that what
-// kills it kills it.
+// args returns the flags of a daemon on this node. It has no supervisor: after a
+// kill it stays dead.
 func (n *node) args(more ...string) []string {
 	return append([]string{"-localip", vip, "-kubepods", n.Kubepods, "-redirect-pin-dir", n.pinDir,
-		"-redirect-heartbeat", "500ms",
 		"-metrics-listen-address", "0", "-kubednscm", "", "-supervise=false"}, more...)
 }
 
-// start starts nodens with its Corefile.
+// start starts nodens with a Corefile.
 func (n *node) start(t *testing.T, corefile string, more ...string) *lab.Daemon {
 	t.Helper()
 	return lab.StartDaemon(t, lab.DaemonOptions{Binary: binary(t), Netns: n.Node, Corefile: corefile, Args: n.args(more...)})
 }
 
-// run runs a command of nodens to its end on the node.
+// run runs a subcommand of nodens on the node.
 func (n *node) run(t *testing.T, args ...string) (stdout, stderr string, status int) {
 	t.Helper()
 	return lab.Command{Netns: n.Node, Args: append([]string{binary(t)}, args...)}.Output(t)
 }
 
-// teardown is the command, which must succeed however often.
+// teardown runs nodens teardown, which must succeed even if it ran before.
 func (n *node) teardown(t *testing.T) {
 	t.Helper()
 	_, stderr, status := n.run(t, "teardown", "-localip", vip, "-redirect-pin-dir", n.pinDir)
@@ -80,13 +87,13 @@ func (n *node) teardown(t *testing.T) {
 	}
 }
 
-// dig asks from the pod and returns the address in the answer, or lost.
+// dig queries from the pod and returns the address in the answer, or lost.
 func (n *node) dig(t *testing.T, server string, options ...string) string {
 	t.Helper()
 	return n.digFrom(t, n.PodCgroup, server, options...)
 }
 
-// digUnredirected asks from the pod's network namespace and from no pod's cgroup.
+// digUnredirected queries from the pod's network namespace, outside its cgroup.
 func (n *node) digUnredirected(t *testing.T, server string, options ...string) string {
 	t.Helper()
 	return n.digFrom(t, "", server, options...)
@@ -106,15 +113,15 @@ func (n *node) digFrom(t *testing.T, cgroup, server string, options ...string) s
 	return strings.TrimSpace(stdout)
 }
 
-// expect wants who answers over UDP and TCP. A daemon on a machine so busy that
-// its heartbeat is late, and pods are sent to the fallback, has until it is well
-// again. Whatever is busy, an answer that takes seconds is one.
+// expect checks the answer over UDP and TCP. On a busy machine a late heartbeat
+// sends pods to the fallback, so expect retries while the fallback answers. It
+// accepts an answer that takes seconds.
 func (n *node) expect(t *testing.T, when, server, want string) {
 	t.Helper()
 	for _, network := range []string{"+notcp", "+tcp"} {
-		late := time.Now().Add(lab.Patience)
+		deadline := time.Now().Add(lab.Patience)
 		got := n.dig(t, server, network, "+time=15")
-		for got == lab.Endpoint && want != got && time.Now().Before(late) {
+		for got == lab.Endpoint && want != got && time.Now().Before(deadline) {
 			got = n.dig(t, server, network, "+time=15")
 		}
 		if got != want {

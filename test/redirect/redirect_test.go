@@ -2,7 +2,6 @@ package redirect
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -13,9 +12,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// The table of the routing modes, end to end: what a pod reaches at the VIP
-// itself, at the node and at a ClusterIP, and at the VIP with redirection, with
-// nodens up, killed, and up again.
+// TestRoutingModes checks for each routing mode which server answers a pod: at the
+// VIP without redirection, at the node, at a cluster IP, and at the VIP with
+// redirection while nodens runs, is killed, and runs again.
 func TestRoutingModes(t *testing.T) {
 	for _, tc := range []struct {
 		name          string
@@ -30,7 +29,7 @@ func TestRoutingModes(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			n := newNode(t, tc.mode)
-			d := n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint)
+			d := n.start(t, redirecting(corefile, "on", fallback))
 			if got := n.digUnredirected(t, vip); got != tc.plain {
 				t.Errorf("plain VIP: %s, want %s", got, tc.plain)
 			}
@@ -47,7 +46,7 @@ func TestRoutingModes(t *testing.T) {
 			n.expect(t, "redirected", vip, ownAnswer)
 			d.Kill()
 			n.expect(t, "killed", vip, lab.Endpoint)
-			n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint)
+			n.start(t, redirecting(corefile, "on", fallback))
 			n.expect(t, "restarted", vip, ownAnswer)
 			if more := n.Leaked(t) - leaked; more > 0 {
 				t.Errorf("%d packets to the VIP left by the uplink in spite of redirection", more)
@@ -56,18 +55,18 @@ func TestRoutingModes(t *testing.T) {
 	}
 }
 
-// The target answers local pods and the node, and nobody who comes in by an
-// uplink: neither over UDP nor over TCP, and what came is counted.
+// The target answers local pods and the node. It refuses and counts queries that
+// arrive on an uplink, over UDP and TCP.
 func TestTargetIsNoOpenResolver(t *testing.T) {
-	for _, uplink := range [][]string{nil, {"-redirect-uplink", "up0"}, {"-redirect-uplink", "mistyped0"}} {
-		t.Run(fmt.Sprint(uplink), func(t *testing.T) { testNoOpenResolver(t, uplink) })
+	for name, option := range map[string]string{"default": "", "up0": "uplink up0", "mistyped": "uplink mistyped0"} {
+		t.Run(name, func(t *testing.T) { testNoOpenResolver(t, option) })
 	}
 }
 
-func testNoOpenResolver(t *testing.T, flags []string) {
+func testNoOpenResolver(t *testing.T, option string) {
 	t.Parallel()
 	n := newNode(t, lab.RouteLegacy)
-	n.start(t, corefile, append([]string{"-redirect", "on", "-redirect-fallback", lab.Endpoint}, flags...)...)
+	n.start(t, redirecting(corefile, "on", fallback, option))
 	n.expect(t, "pod", target, ownAnswer)
 	before, _ := n.Node.Scrape(t, metrics).Sum("nodens_redirect_refused_total")
 	for _, network := range []string{"+notcp", "+tcp"} {
@@ -75,32 +74,32 @@ func testNoOpenResolver(t *testing.T, flags []string) {
 		if stdout, _, status := (lab.Command{Netns: n.Outside, Args: args}).Output(t); status == 0 && stdout != "" {
 			t.Errorf("outside, %s: got %s", network, stdout)
 		}
-		before = n.awaitRefused(t, before)
+		before = n.waitForRefused(t, before)
 	}
 	n.Node.WaitForMetric(t, metrics, 1, "nodens_redirect_state", "state=on")
 }
 
-// awaitRefused waits until more strangers than before have been refused, and
-// returns how many.
-func (n *node) awaitRefused(t *testing.T, before float64) float64 {
+// waitForRefused waits until nodens has refused more than before, and returns the
+// count.
+func (n *node) waitForRefused(t *testing.T, before float64) float64 {
 	t.Helper()
-	for late := time.Now().Add(lab.Patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(lab.Patience); ; time.Sleep(20 * time.Millisecond) {
 		after, _ := n.Node.Scrape(t, metrics).Sum("nodens_redirect_refused_total")
 		if after > before {
 			return after
 		}
-		if time.Now().After(late) {
-			t.Fatal("who came from outside is not counted")
+		if time.Now().After(deadline) {
+			t.Fatal("the query from outside is not counted")
 		}
 	}
 }
 
-// What is redirected outlives nodens, however it ends: pods go on by the
-// fallback. The teardown command, as often as one likes, leaves nothing pinned,
-// and the pod's sockets alone.
+// Redirection outlives nodens: pods use the fallback. nodens teardown removes all
+// pins, and nothing is redirected any more. It may run twice. nodens status notices
+// that redirection is missing.
 func TestUninstall(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
-	d := n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint)
+	d := n.start(t, redirecting(corefile, "on", fallback))
 	n.expect(t, "redirected", vip, ownAnswer)
 	d.Signal(t, syscall.SIGTERM)
 	if status := d.Wait(t); status != 0 {
@@ -109,85 +108,86 @@ func TestUninstall(t *testing.T) {
 	n.expect(t, "uninstalled", vip, lab.Endpoint)
 	n.teardown(t)
 	if _, err := os.Stat(n.pinDir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("after teardown %s is there: %v", n.pinDir, err)
+		t.Errorf("after teardown %s exists: %v", n.pinDir, err)
 	}
 	if got := n.dig(t, vip); got != lost {
 		t.Errorf("after teardown the VIP answers: %s", got)
 	}
 	n.teardown(t)
+	stdout, _, status := n.run(t, "status", "-localip", vip, "-redirect-pin-dir", n.pinDir, "-conf", d.Conf)
+	if status == 0 || !strings.Contains(stdout, "redirect\tmissing") {
+		t.Errorf("nodens status after teardown: %d\n%s", status, stdout)
+	}
 }
 
-// A nodens without redirection removes what a predecessor has left, which would
-// send pods to the fallback for ever.
+// A nodens without redirection removes its predecessor's, which would send pods to
+// the fallback for ever.
 func TestTurnedOff(t *testing.T) {
 	n := newNode(t, lab.RouteLegacy)
-	n.start(t, corefile, "-redirect", "on", "-redirect-fallback", lab.Endpoint).Kill()
+	n.start(t, redirecting(corefile, "on", fallback)).Kill()
 	n.expect(t, "killed", vip, lab.Endpoint)
 	n.start(t, corefile)
-	awaitGone(t, n.pinDir)
+	waitUntilGone(t, n.pinDir)
 	n.expect(t, "turned off", vip, ownAnswer)
 }
 
 // A reload turns redirection off and on, and moves its target.
 func TestReload(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
-	d := n.start(t, corefile+"redirect.invalid {\n    sample\n    redirect on {\n        fallback "+lab.Endpoint+"\n    }\n}\n")
+	d := n.start(t, redirecting(corefile, "on", fallback))
 	n.expect(t, "on", vip, ownAnswer)
-	reload := func(redirect string) {
+	reload := func(mode string, options ...string) {
 		t.Helper()
 		mark := d.Err.Mark()
-		lab.ReplaceFile(t, d.Conf, corefile+"redirect.invalid {\n    sample\n    "+redirect+"\n}\n")
+		lab.ReplaceFile(t, d.Conf, redirecting(corefile, mode, options...))
 		d.Signal(t, syscall.SIGHUP)
 		d.Err.WaitFor(t, mark, "msg=reloaded")
 	}
-	reload("redirect on {\n target :20153\n fallback " + lab.Endpoint + "\n}")
+	reload("on", "target :20153", fallback)
 	n.expect(t, "moved", vip, ownAnswer)
 	if got := n.dig(t, target); got != lost {
 		t.Errorf("the old target answers: %s", got)
 	}
-	reload("redirect off")
-	awaitGone(t, n.pinDir)
+	reload("off")
+	waitUntilGone(t, n.pinDir)
 	if got := n.dig(t, vip); got != lost {
 		t.Errorf("turned off, the VIP answers past the CNI: %s", got)
 	}
-	for range 2 { // the same failure is told again
-		reload("redirect on {\n fallback " + lab.Endpoint + "\n}")
+	for range 2 { // the same failure is logged again after a success
+		reload("on", fallback)
 		n.expect(t, "on again", vip, ownAnswer)
 		mark := d.Err.Mark()
-		reload("redirect on {\n fallback " + lab.Endpoint + "\n kubepods /sys/fs/cgroup/none\n}")
+		reload("on", fallback, "target 192.0.2.1")
 		d.Err.WaitFor(t, mark, "sockets are not redirected")
 	}
 }
 
-// A reload also turns off what does not come of -localip.
+// A reload also turns off the redirection of an address that is not in -localip.
 func TestServiceTurnedOff(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
 	elsewhere := strings.ReplaceAll(corefile, "bind "+vip, "bind 127.0.0.1")
-	mode := func(s string) string {
-		return elsewhere + "redirect.invalid {\n    sample\n    redirect " + s + "\n}\n"
-	}
 	d := lab.StartDaemon(t, lab.DaemonOptions{
-		Binary: binary(t), Netns: n.Node, Corefile: mode("on {\n service " + vip + "\n fallback " + lab.Endpoint + "\n}"),
+		Binary: binary(t), Netns: n.Node, Corefile: redirecting(elsewhere, "on", "service "+vip, fallback),
 		Args: n.args()[2:], // without -localip
 	})
 	n.expect(t, "on", vip, ownAnswer)
-	lab.ReplaceFile(t, d.Conf, mode("off"))
+	lab.ReplaceFile(t, d.Conf, redirecting(elsewhere, "off"))
 	d.Signal(t, syscall.SIGHUP)
-	awaitGone(t, n.pinDir)
+	waitUntilGone(t, n.pinDir)
 }
 
-// awaitGone waits until a path in a BPF file system, which gives no events, is
-// gone.
-func awaitGone(t *testing.T, path string) {
+// waitUntilGone waits until a path in a BPF file system, which has no events, does not
+// exist.
+func waitUntilGone(t *testing.T, path string) {
 	t.Helper()
-	late := time.After(lab.Patience)
+	deadline := time.After(lab.Patience)
 	for {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			return
 		}
 		select {
-		case <-late:
-			t.Fatalf("%s is still there", path)
+		case <-deadline:
+			t.Fatalf("%s still exists", path)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
