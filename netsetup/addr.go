@@ -7,9 +7,13 @@ import (
 	"math"
 	"net/netip"
 
+	mdlayher "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/netsetup/internal/nft"
+	"github.com/nodens-dns/nodens/netsetup/internal/owner"
 )
 
 // forever is the kernel's infinite lifetime, in seconds.
@@ -22,11 +26,11 @@ type ifAddr struct {
 	scope  uint8        // unix.RT_SCOPE_…
 	flags  uint32       // unix.IFA_F_…
 	valid  uint32       // seconds
-	mark   addrMark     // the route metric
+	mark   owner.Mark   // the route metric
 }
 
-// usable says whether the address is as EnsureAddresses makes it, its mark and
-// its link apart.
+// usable reports whether the address is as Addresses.Ensure makes it. It ignores
+// the mark and the link.
 func (a ifAddr) usable() bool {
 	const broken = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
 	return a.prefix.IsSingleIP() && a.scope == unix.RT_SCOPE_UNIVERSE &&
@@ -56,8 +60,8 @@ func (k *kernel) addrs() ([]ifAddr, error) {
 	return out, nil
 }
 
-// dump reads again, a few times, what a change in between made inconsistent: pods'
-// links come and go meanwhile.
+// dump repeats a read that a concurrent change made inconsistent, at most 8
+// times: links of pods come and go at any time.
 func dump[T any](read func() ([]T, error)) (all []T, err error) {
 	for range 8 {
 		if all, err = read(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -67,8 +71,54 @@ func dump[T any](read func() ([]T, error)) (all []T, err error) {
 	return all, err
 }
 
-// putAddr adds the address or replaces its flags, lifetimes and mark. A prefix
-// length or scope that differs makes another address of it: remove that first.
+// parseIfAddr parses the payload of an RTM_NEWADDR message. The prefix is not
+// valid for a family other than IPv4 and IPv6. Integers are in host order.
+func parseIfAddr(m []byte) (ifAddr, error) {
+	if len(m) < unix.SizeofIfAddrmsg {
+		return ifAddr{}, fmt.Errorf("address message of %d bytes", len(m))
+	}
+	family, length, scope := m[0], m[1], m[3] // struct ifaddrmsg
+	attrs, err := mdlayher.UnmarshalAttributes(m[unix.SizeofIfAddrmsg:])
+	if err != nil {
+		return ifAddr{}, fmt.Errorf("address message: %w", err)
+	}
+	a := ifAddr{link: int(hostUint32(m, 4)), scope: scope, flags: uint32(m[2]), valid: forever}
+	var local, remote netip.Addr
+	for _, attr := range attrs {
+		v := attr.Data
+		switch nft.AttrType(attr) {
+		case unix.IFA_LOCAL:
+			local, _ = netip.AddrFromSlice(v)
+		case unix.IFA_ADDRESS:
+			remote, _ = netip.AddrFromSlice(v)
+		case unix.IFA_FLAGS:
+			a.flags = hostUint32(v, 0)
+		case unix.IFA_RT_PRIORITY:
+			a.mark = owner.Mark(hostUint32(v, 0))
+		case unix.IFA_CACHEINFO: // preferred, valid, created, updated
+			a.valid = hostUint32(v, 4)
+		}
+	}
+	if !local.IsValid() { // IPv6 without a peer
+		local = remote
+	}
+	if family == unix.AF_INET || family == unix.AF_INET6 {
+		a.prefix = netip.PrefixFrom(local, int(length))
+	}
+	return a, nil
+}
+
+// hostUint32 reads an integer at offset off. It returns 0 if b is too short.
+func hostUint32(b []byte, off int) uint32 {
+	if len(b) < off+4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(b[off:])
+}
+
+// putAddr adds the address or replaces its flags, lifetimes and mark. With
+// another prefix length or scope it is a second address: delete the first one
+// before.
 func (k *kernel) putAddr(a ifAddr) error {
 	req := k.request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	addrBody(req, a)
@@ -90,7 +140,7 @@ func (k *kernel) putAddr(a ifAddr) error {
 	return nil
 }
 
-// deleteAddr succeeds where the address is gone already.
+// deleteAddr succeeds if the address does not exist.
 func (k *kernel) deleteAddr(a ifAddr) error {
 	req := k.request(unix.RTM_DELADDR, unix.NLM_F_ACK)
 	addrBody(req, a)
@@ -101,7 +151,7 @@ func (k *kernel) deleteAddr(a ifAddr) error {
 	return nil
 }
 
-// addrBody adds what identifies an address.
+// addrBody adds the attributes that identify an address.
 func addrBody(req *nl.NetlinkRequest, a ifAddr) {
 	family := unix.AF_INET
 	if a.prefix.Addr().Is6() {

@@ -15,18 +15,22 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	mdlayher "github.com/mdlayher/netlink"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/netsetup/firewall"
+	"github.com/nodens-dns/nodens/netsetup/internal/nft"
+	"github.com/nodens-dns/nodens/netsetup/internal/nstest"
+	"github.com/nodens-dns/nodens/netsetup/internal/owner"
 )
 
-// addrState is every address of the namespace but 127.0.0.1 and the kernel's
-// link-local ones, one a line, links named.
+// addrState is every address of the namespace except 127.0.0.1 and the kernel's
+// link-local ones, one per line.
 func (ns *namespace) addrState(t *testing.T) string {
 	t.Helper()
-	k, err := openKernel(ns.fd)
+	k, err := openKernel(ns.FD())
 	check(t, err)
 	defer k.Close()
 	have, err := k.addrs()
@@ -37,7 +41,7 @@ func (ns *namespace) addrState(t *testing.T) string {
 	})
 	var b strings.Builder
 	for _, a := range have {
-		l, err := ns.nl.LinkByIndex(a.link)
+		l, err := ns.NL.LinkByIndex(a.link)
 		check(t, err)
 		fmt.Fprintf(&b, "%s (alias %q, up %t): %s scope %d flags %#x valid %d mark %#x\n",
 			l.Attrs().Name, l.Attrs().Alias, isUp(l), a.prefix, a.scope, a.flags, a.valid, uint32(a.mark))
@@ -45,22 +49,14 @@ func (ns *namespace) addrState(t *testing.T) string {
 	return b.String()
 }
 
-func (h *Host) ensureBoth(ctx context.Context) error {
-	return errors.Join(h.EnsureAddresses(ctx), h.EnsureRules(ctx))
-}
-
-func (h *Host) removeBoth(ctx context.Context) error {
-	return errors.Join(h.RemoveRules(ctx), h.RemoveAddresses(ctx))
-}
-
-// ruleState is the rules of our table as the kernel tells them, undecoded.
-func (h *Host) ruleState(t *testing.T) string {
+// ruleState is the rules of our table as the kernel reports them, not decoded.
+func (ns *namespace) ruleState(t *testing.T) string {
 	t.Helper()
-	rules, err := h.dumpRules(tableName)
+	rules, err := nft.Client{NetNS: ns.FD()}.Rules(nft.Inet(tableName), "")
 	check(t, err)
 	var b strings.Builder
 	for _, r := range rules {
-		fmt.Fprintf(&b, "%s: %q %q\n", r.chain, r.exprs, r.userData)
+		fmt.Fprintf(&b, "%s: %q %q\n", r.Chain, r.Exprs, r.UserData)
 	}
 	return b.String()
 }
@@ -77,28 +73,36 @@ func wantOK(t *testing.T, h *Host) {
 func TestEnsureAddresses(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
 		h := newHost(t, ns.config(m, "g1"))
-		must(t, h.EnsureAddresses)
+		must(t, h.Addresses.Ensure)
 		once := ns.addrState(t)
-		golden(t, "addrs."+m.name, once)
-		must(t, h.EnsureAddresses)
+		nstest.Golden(t, "addrs."+m.name, once)
+		must(t, h.Addresses.Ensure)
 		if twice := ns.addrState(t); twice != once {
-			t.Errorf("second EnsureAddresses changed\n%s\nto\n%s", once, twice)
+			t.Errorf("second Ensure changed\n%s\nto\n%s", once, twice)
+		}
+		if m.name == "lo" {
+			return
+		}
+		linkLocal := netip.MustParsePrefix("fe80::1/64") // the kernel adds one if sysctl addr_gen_mode says so
+		ns.put(t, ns.existingCarrier(t, m), ifAddr{prefix: linkLocal, scope: unix.RT_SCOPE_LINK})
+		must(t, h.Addresses.Ensure)
+		if !ns.HasAddr(t, linkLocal.Addr()) {
+			t.Error("Ensure deleted a link-local address")
 		}
 	})
 }
 
-// Whatever is left behind, one start makes of it what a start on a clean host
-// makes.
+// A start after any leftovers has the same result as on a clean host.
 func TestConvergesFromLeftovers(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
 		h := newHost(t, ns.config(m, "g1"))
 		must(t, h.ensureBoth)
-		clean, rules := ns.addrState(t), h.ruleState(t)
+		clean, rules := ns.addrState(t), ns.ruleState(t)
 		must(t, h.removeBoth)
 		for _, tt := range leftovers {
 			t.Run(tt.name, func(t *testing.T) {
 				if tt.link && m.name == "lo" {
-					t.Skip("lo is not created")
+					t.Skip("nodens does not create lo")
 				}
 				tt.leave(t, ns, m)
 				h := newHost(t, ns.config(m, "g1"))
@@ -106,7 +110,7 @@ func TestConvergesFromLeftovers(t *testing.T) {
 				if got := ns.addrState(t); got != clean {
 					t.Errorf("got:\n%s\nwant:\n%s", got, clean)
 				}
-				if got := h.ruleState(t); got != rules {
+				if got := ns.ruleState(t); got != rules {
 					t.Errorf("got rules:\n%s\nwant:\n%s", got, rules)
 				}
 				wantOK(t, h)
@@ -124,17 +128,17 @@ func (ns *namespace) carrier(t *testing.T, m mode) netlink.Link {
 		name = DefaultInterface
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = name
-		check(t, ns.nl.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: m.linkType}))
+		check(t, ns.NL.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: m.linkType}))
 	}
-	l, err := ns.nl.LinkByName(name)
+	l, err := ns.NL.LinkByName(name)
 	check(t, err)
 	return l
 }
 
-// put puts an address on a link as only the kernel interface can.
+// put puts an address on a link by rtnetlink.
 func (ns *namespace) put(t *testing.T, l netlink.Link, a ifAddr) {
 	t.Helper()
-	k, err := openKernel(ns.fd)
+	k, err := openKernel(ns.FD())
 	check(t, err)
 	defer k.Close()
 	a.link = l.Attrs().Index
@@ -146,16 +150,16 @@ func (ns *namespace) put(t *testing.T, l netlink.Link, a ifAddr) {
 
 var leftovers = []struct {
 	name  string
-	link  bool // about the link, so not for lo
+	link  bool // of the link, so not for lo
 	leave func(t *testing.T, ns *namespace, m mode)
 }{
 	{"half a link", true, func(t *testing.T, ns *namespace, m mode) { ns.carrier(t, m) }},
 	{"link of another generation", true, func(t *testing.T, ns *namespace, m mode) {
-		check(t, ns.nl.LinkSetAlias(ns.carrier(t, m), aliasOf("g0")))
+		check(t, ns.NL.LinkSetAlias(ns.carrier(t, m), owner.Comment("g0")))
 	}},
 	{"node-cache's link", true, func(t *testing.T, ns *namespace, m mode) {
-		check(t, ns.nl.LinkSetUp(ns.carrier(t, m)))
-		ns.addTo(t, DefaultInterface, "169.254.20.10/32", "10.96.0.10/32")
+		check(t, ns.NL.LinkSetUp(ns.carrier(t, m)))
+		ns.AddAddr(t, DefaultInterface, "169.254.20.10/32", "10.96.0.10/32")
 	}},
 	{"wrong prefix length and scope", true, func(t *testing.T, ns *namespace, m mode) {
 		l := ns.carrier(t, m)
@@ -168,15 +172,15 @@ var leftovers = []struct {
 		for _, p := range []string{"169.254.20.10/32", "fd00:53::10/128", "169.254.20.11/32", "fd00:53::11/128"} {
 			a := ifAddr{prefix: netip.MustParsePrefix(p)}
 			if m.name == "lo" {
-				a.mark = markOf("g0")
+				a.mark = owner.MarkOf("g0")
 			}
 			ns.put(t, l, a)
 		}
 	}},
 	{"another carrier's addresses", true, func(t *testing.T, ns *namespace, m mode) {
-		lo, err := ns.nl.LinkByName("lo")
+		lo, err := ns.NL.LinkByName("lo")
 		check(t, err)
-		ns.put(t, lo, ifAddr{prefix: netip.MustParsePrefix("169.254.20.10/32"), mark: markOf("g0")})
+		ns.put(t, lo, ifAddr{prefix: netip.MustParsePrefix("169.254.20.10/32"), mark: owner.MarkOf("g0")})
 	}},
 	{"empty table", false, func(t *testing.T, ns *namespace, m mode) {
 		ns.leaveTable(t, func(*nftables.Conn, *nftables.Table) {})
@@ -184,8 +188,8 @@ var leftovers = []struct {
 	{"older table", false, func(t *testing.T, ns *namespace, m mode) {
 		ns.leaveTable(t, func(c *nftables.Conn, table *nftables.Table) {
 			cfg := ns.config(m, "g0")
-			cfg.Addrs, cfg.DNSPort = services, 5300
-			chains := cfg.baseChains(true)
+			cfg.Addrs, cfg.DNSPort = nstest.Services, 5300
+			chains := cfg.ruleset().base()
 			chains[len(chains)-1].name = "renamed"
 			addChains(c, table, chains)
 		})
@@ -194,37 +198,37 @@ var leftovers = []struct {
 		ns.leaveTable(t, func(c *nftables.Conn, table *nftables.Table) {
 			cfg := ns.config(m, "g1")
 			cfg.DNSPort = 5300
-			addChains(c, table, cfg.baseChains(true))
+			addChains(c, table, cfg.ruleset().base())
 		})
 	}},
 	{"our table with another socket property", false, func(t *testing.T, ns *namespace, m mode) {
 		ns.leaveTable(t, func(c *nftables.Conn, table *nftables.Table) {
 			cfg := ns.config(m, "g1")
 			cfg.DNSPort = DefaultDNSPort
-			chains := cfg.baseChains(true)
+			chains := cfg.ruleset().base()
 			i := slices.IndexFunc(chains, func(c chain) bool { return c.name == chainIfListening })
-			chains[i].rules[0].exprs[0] = &expr.Socket{Key: expr.SocketKeyTransparent, Register: 1}
+			chains[i].rules[0].Exprs[0] = &expr.Socket{Key: expr.SocketKeyTransparent, Register: 1}
 			addChains(c, table, chains)
 		})
 	}},
-	{"our table and a foreign chain in it", false, func(t *testing.T, ns *namespace, m mode) {
+	{"our table and another chain in it", false, func(t *testing.T, ns *namespace, m mode) {
 		ns.leaveTable(t, func(c *nftables.Conn, table *nftables.Table) {
 			cfg := ns.config(m, "g1")
 			cfg.DNSPort = DefaultDNSPort
-			addChains(c, table, append(cfg.baseChains(true), chain{name: "foreign"}))
+			addChains(c, table, append(cfg.ruleset().base(), chain{name: "other"}))
 		})
 	}},
 }
 
 func (ns *namespace) leaveTable(t *testing.T, fill func(*nftables.Conn, *nftables.Table)) {
 	t.Helper()
-	conn, err := nftables.New(nftables.WithNetNSFd(ns.fd))
+	conn, err := nftables.New(nftables.WithNetNSFd(ns.FD()))
 	check(t, err)
 	fill(conn, conn.AddTable(inetTable(tableName)))
 	check(t, conn.Flush())
 }
 
-// What a process of ours called otherwise is in the way only while it runs.
+// A link of nodens under another name blocks only while its process runs.
 func TestLinkOfAnotherName(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
 		if m.name == "lo" {
@@ -234,27 +238,27 @@ func TestLinkOfAnotherName(t *testing.T) {
 		cfg := ns.config(m, "g1")
 		cfg.Interface = "dns0"
 		older, newer := newHost(t, cfg), newHost(t, ns.config(m, "g2"))
-		must(t, older.EnsureAddresses)
-		if err := newer.EnsureAddresses(t.Context()); !errors.Is(err, ErrAddressElsewhere) {
-			t.Errorf("beside a process that runs: %v", err)
+		must(t, older.Addresses.Ensure)
+		if err := newer.Addresses.Ensure(t.Context()); !errors.Is(err, ErrAddressElsewhere) {
+			t.Errorf("beside a running process: %v", err)
 		}
-		check(t, newer.RemoveAddresses(t.Context()))
+		check(t, newer.Addresses.Remove(t.Context()))
 		check(t, older.Close()) // the kernel does as much for a killed process
-		must(t, newer.EnsureAddresses)
+		must(t, newer.Addresses.Ensure)
 		wantAddrs(t, newer)
-		must(t, newer.RemoveAddresses)
+		must(t, newer.Addresses.Remove)
 		if after := ns.addrState(t); after != before {
 			t.Errorf("left:\n%s", after)
 		}
-		must(t, newHost(t, cfg).EnsureAddresses)
-		check(t, Teardown(t.Context(), Config{NetNS: ns.fd, linkType: m.linkType}))
+		must(t, newHost(t, cfg).Addresses.Ensure)
+		check(t, Teardown(t.Context(), Config{NetNS: ns.FD(), linkType: m.linkType}))
 		if after := ns.addrState(t); after != before {
 			t.Errorf("after teardown under the usual name:\n%s", after)
 		}
 	})
 }
 
-// wantAddrs checks that all local IPs are on the link that the Host wants.
+// wantAddrs checks that all local IPs are on the configured link.
 func wantAddrs(t *testing.T, h *Host) {
 	t.Helper()
 	s, err := h.Status(t.Context())
@@ -266,50 +270,50 @@ func wantAddrs(t *testing.T, h *Host) {
 	}
 }
 
-// Rules whose process was killed go when a process starts that wants none;
-// those of one that runs stay.
+// A process that wants no rules deletes those of a killed process, not those of
+// a running one.
 func TestOrphanedRulesGo(t *testing.T) {
 	ns := newNamespace(t)
-	firewalls[0].setUp(t, ns)
-	before := ns.firewallState(t)
-	older, newer := newHost(t, ns.config(modes[1], "g1")), newHost(t, ns.config(modes[1], "g2"))
-	must(t, older.EnsureRules)
-	must(t, older.EnsureAccepts)
-	running := ns.firewallState(t)
+	nstest.Firewalls[0].SetUp(t, ns.Namespace)
+	before := ns.FirewallState(t)
+	older, newer := newHost(t, ns.config(onLo, "g1")), newHost(t, ns.config(onLo, "g2"))
+	must(t, older.Rules.Ensure)
+	must(t, older.Firewall.Ensure)
+	running := ns.FirewallState(t)
 	must(t, newer.RemoveOrphanedRules)
-	if got := ns.firewallState(t); got != running {
-		t.Errorf("beside a process that runs:\n%s\nwant\n%s", got, running)
+	if got := ns.FirewallState(t); got != running {
+		t.Errorf("beside a running process:\n%s\nwant\n%s", got, running)
 	}
 	check(t, older.Close())
 	must(t, newer.RemoveOrphanedRules)
-	if after := ns.firewallState(t); after != before {
+	if after := ns.FirewallState(t); after != before {
 		t.Errorf("left:\n%s\nwant\n%s", after, before)
 	}
 }
 
-// After a crash of whatever generation, teardown restores the namespace byte
-// for byte and touches nothing foreign.
+// After a crash of any generation, teardown restores the namespace byte for
+// byte and changes nothing of other programs.
 func TestTeardown(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
-		ns.addTo(t, "lo", "192.0.2.7/32")
-		ns.serviceProxy(t) // someone else's table
+		ns.AddAddr(t, "lo", "192.0.2.7/32")
+		ns.ServiceProxy(t) // another program's table
 		before := ns.snapshot(t)
 		cfg := ns.config(m, "g1")
-		cfg.Addrs = append(slices.Clone(services), bothFamilies...)
+		cfg.Addrs = append(slices.Clone(nstest.Services), nstest.LocalIPs...)
 		h, err := New(cfg)
 		check(t, err)
 		must(t, h.ensureBoth)
 		if ns.snapshot(t) == before {
 			t.Fatal("nothing was set up")
 		}
-		err = Teardown(t.Context(), Config{NetNS: ns.fd, linkType: m.linkType})
+		err = Teardown(t.Context(), Config{NetNS: ns.FD(), linkType: m.linkType})
 		if !errors.Is(err, ErrStillRunning) {
-			t.Errorf("teardown under a running process: %v", err)
+			t.Errorf("teardown beside a running process: %v", err)
 		}
 		must(t, h.ensureBoth)
 		check(t, h.Close()) // the kernel does as much for a killed process
 		for range 2 {
-			check(t, Teardown(t.Context(), Config{NetNS: ns.fd, linkType: m.linkType}))
+			check(t, Teardown(t.Context(), Config{NetNS: ns.FD(), linkType: m.linkType}))
 			if after := ns.snapshot(t); after != before {
 				t.Errorf("after teardown:\n%s\nbefore:\n%s", after, before)
 			}
@@ -331,7 +335,7 @@ func TestRemoveLeavesAdopted(t *testing.T) {
 		wantOK(t, newer)
 		s, err := newer.Status(t.Context())
 		check(t, err)
-		if want := []string{"nodens-g2"}; !slices.Equal(s.Rules.Live, want) || s.Rules.Generation != "g2" {
+		if want := []string{"nodens-g2"}; !slices.Equal(s.Rules.Owned, want) || s.Rules.Generation != "g2" {
 			t.Errorf("rules: %+v, want generation g2 and %v", s.Rules, want)
 		}
 		must(t, newer.removeBoth)
@@ -341,16 +345,16 @@ func TestRemoveLeavesAdopted(t *testing.T) {
 	})
 }
 
-// A superseded process repairs nothing, until the other one is gone.
-func TestSupersededStandsDown(t *testing.T) {
+// A superseded process repairs nothing until the other one has ended.
+func TestSupersededDoesNotRepair(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
 		cfg := ns.config(m, "g2")
-		cfg.Addrs = bothFamilies[:1] // differs, so that a repair would show
+		cfg.Addrs = nstest.LocalIPs[:1] // differs, so that a repair would show
 		older, newer := newHost(t, ns.config(m, "g1")), newHost(t, cfg)
 		must(t, older.ensureBoth)
 		must(t, newer.ensureBoth)
 		addrs := ns.addrState(t)
-		if older.repair(true, true) {
+		if repairFails(older) {
 			t.Error("repair failed")
 		}
 		if got := ns.addrState(t); got != addrs {
@@ -358,7 +362,7 @@ func TestSupersededStandsDown(t *testing.T) {
 		}
 		wantOK(t, newer)
 		must(t, newer.removeBoth)
-		if older.repair(true, true) {
+		if repairFails(older) {
 			t.Error("repair failed")
 		}
 		wantOK(t, older)
@@ -370,30 +374,30 @@ func TestRefusals(t *testing.T) {
 		ns := newNamespace(t)
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = DefaultInterface
-		check(t, ns.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer"}))
+		check(t, ns.NL.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer"}))
 		for _, m := range modes {
-			refused(t, ns, m, ErrForeignLink, "link nodelocaldns: type veth, want "+m.linkType)
+			refused(t, ns, m, ErrLinkInUse, "link nodelocaldns: type veth, want "+m.linkType)
 		}
 		check(t, Teardown(t.Context(), ns.config(modes[0], "")))
-		if _, err := ns.nl.LinkByName(DefaultInterface); err != nil {
-			t.Error("teardown removed a foreign link")
+		if _, err := ns.NL.LinkByName(DefaultInterface); err != nil {
+			t.Error("teardown removed another program's link")
 		}
 	})
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = "eth7"
-		check(t, ns.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer"}))
-		ns.addTo(t, "eth7", "169.254.20.10/24")
+		check(t, ns.NL.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer"}))
+		ns.AddAddr(t, "eth7", "169.254.20.10/24")
 		refused(t, ns, m, ErrAddressElsewhere, "local IP 169.254.20.10: already on link eth7")
 	})
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
-		for _, conf := range []string{"default", "lo"} { // default: of the link to come
-			ns.inside(t, func() error {
+		for _, conf := range []string{"default", "lo"} { // default: for new links
+			ns.Inside(t, func() error {
 				return os.WriteFile("/proc/sys/net/ipv6/conf/"+conf+"/disable_ipv6", []byte("1"), 0)
 			})
 		}
 		refused(t, ns, m, nil, "IPv6 is disabled there")
-		if !ns.hasAddr(t, bothFamilies[0]) {
+		if !ns.HasAddr(t, nstest.LocalIPs[0]) {
 			t.Error("the IPv4 address is missing too")
 		}
 	})
@@ -402,27 +406,27 @@ func TestRefusals(t *testing.T) {
 func refused(t *testing.T, ns *namespace, m mode, is error, text string) {
 	t.Helper()
 	h := newHost(t, ns.config(m, "g1"))
-	err := h.EnsureAddresses(t.Context())
+	err := h.Addresses.Ensure(t.Context())
 	if err == nil || is != nil && !errors.Is(err, is) || !strings.Contains(err.Error(), text) {
 		t.Errorf("EnsureAddresses: %v, want %q", err, text)
 	}
 }
 
-// An address that the administrator put on lo is used, never changed, never
-// removed; on a dummy link it would be a second one.
+// An address that the administrator put on lo is used, and never changed or
+// removed. With a dummy link it is refused.
 func TestAdministratorsAddressOnLo(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
-		ns.addTo(t, "lo", "169.254.20.10/16", "fd00:53::10/128")
+		ns.AddAddr(t, "lo", "169.254.20.10/16", "fd00:53::10/128")
 		before := ns.snapshot(t)
 		h := newHost(t, ns.config(m, "g1"))
-		err := h.EnsureAddresses(t.Context())
+		err := h.Addresses.Ensure(t.Context())
 		if m.name == "lo" {
 			check(t, err)
 			wantNoAddressProblem(t, h)
 		} else if !errors.Is(err, ErrAddressElsewhere) {
 			t.Errorf("EnsureAddresses: %v, want %v", err, ErrAddressElsewhere)
 		}
-		must(t, h.RemoveAddresses)
+		must(t, h.Addresses.Remove)
 		check(t, Teardown(t.Context(), ns.config(m, "")))
 		if after := ns.snapshot(t); after != before {
 			t.Errorf("after:\n%s\nbefore:\n%s", after, before)
@@ -456,7 +460,7 @@ func TestLoopbackAddressesNeedNothing(t *testing.T) {
 	}
 }
 
-// repairs is a log handler that reports what Watch repaired.
+// repairs is a log handler that sends what Watch logs about objects.
 type repairs chan string
 
 func (repairs) Enabled(context.Context, slog.Level) bool { return true }
@@ -472,8 +476,8 @@ func (r repairs) Handle(_ context.Context, rec slog.Record) error {
 	return nil
 }
 
-// restored waits until Watch has repaired everything.
-func (r repairs) restored(t *testing.T, h *Host) {
+// waitRestored waits until Watch has repaired everything.
+func (r repairs) waitRestored(t *testing.T, h *Host) {
 	t.Helper()
 	deadline := time.NewTimer(30 * time.Second)
 	defer deadline.Stop()
@@ -490,37 +494,32 @@ func (r repairs) restored(t *testing.T, h *Host) {
 	}
 }
 
-// drifts are what others do to our state under Watch.
+// drifts are changes by other programs while Watch runs.
 var drifts = []struct {
 	name string
-	link bool // about the link, so not for lo
+	link bool // of the link, so not for lo
 	do   func(ns *namespace, carrier netlink.Link) error
 }{
-	{"link deleted", true, func(ns *namespace, l netlink.Link) error { return ns.nl.LinkDel(l) }},
-	{"link down", true, func(ns *namespace, l netlink.Link) error { return ns.nl.LinkSetDown(l) }},
-	{"IPv4 address deleted", false, func(ns *namespace, l netlink.Link) error { return ns.delAddr(l, "169.254.20.10/32") }},
-	{"IPv6 address deleted", false, func(ns *namespace, l netlink.Link) error { return ns.delAddr(l, "fd00:53::10/128") }},
+	{"link deleted", true, func(ns *namespace, l netlink.Link) error { return ns.NL.LinkDel(l) }},
+	{"link down", true, func(ns *namespace, l netlink.Link) error { return ns.NL.LinkSetDown(l) }},
+	{"IPv4 address deleted", false, func(ns *namespace, l netlink.Link) error { return ns.DeleteAddr(l, "169.254.20.10/32") }},
+	{"IPv6 address deleted", false, func(ns *namespace, l netlink.Link) error { return ns.DeleteAddr(l, "fd00:53::10/128") }},
 	{"table deleted", false, func(ns *namespace, l netlink.Link) error {
-		return ns.change(func(c *nftables.Conn) error { c.DelTable(inetTable(tableName)); return nil })
+		return ns.Nft(func(c *nftables.Conn) error { c.DelTable(inetTable(tableName)); return nil })
 	}},
 	{"table dormant", false, func(ns *namespace, l netlink.Link) error {
-		msg, err := tableMessage(unix.NFT_MSG_NEWTABLE, 0,
-			mdlayher.Attribute{Type: unix.NFTA_TABLE_NAME, Data: []byte(tableName + "\x00")},
-			mdlayher.Attribute{Type: unix.NFTA_TABLE_FLAGS, Data: []byte{0, 0, 0, nftTableFDormant}})
+		msg, err := nft.Message(nftables.TableFamilyINet, unix.NFT_MSG_NEWTABLE, 0,
+			nft.String(unix.NFTA_TABLE_NAME, tableName), nft.Uint32(unix.NFTA_TABLE_FLAGS, nft.FlagDormant))
 		if err != nil {
 			return err
 		}
-		c, err := mdlayher.Dial(unix.NETLINK_NETFILTER, &mdlayher.Config{NetNS: ns.fd})
-		if err != nil {
-			return err
-		}
-		return errors.Join(commit(c, msg), c.Close())
+		return nft.Client{NetNS: ns.FD()}.Commit(0, msg)
 	}},
 	{"ruleset flushed", false, func(ns *namespace, l netlink.Link) error {
-		return ns.change(func(c *nftables.Conn) error { c.FlushRuleset(); return nil })
+		return ns.Nft(func(c *nftables.Conn) error { c.FlushRuleset(); return nil })
 	}},
 	{"rule deleted", false, func(ns *namespace, l netlink.Link) error {
-		return ns.change(func(c *nftables.Conn) error {
+		return ns.Nft(func(c *nftables.Conn) error {
 			t := inetTable(tableName)
 			rules, err := c.GetRules(t, &nftables.Chain{Name: chainPrerouting, Table: t})
 			if err != nil {
@@ -530,28 +529,12 @@ var drifts = []struct {
 		})
 	}},
 	{"rule added", false, func(ns *namespace, l netlink.Link) error {
-		return ns.change(func(c *nftables.Conn) error {
+		return ns.Nft(func(c *nftables.Conn) error {
 			t := inetTable(tableName)
-			c.AddRule(&nftables.Rule{Table: t, Chain: &nftables.Chain{Name: chainOutput, Table: t}, Exprs: verdict(-1, "")[:0]})
+			c.AddRule(&nftables.Rule{Table: t, Chain: &nftables.Chain{Name: chainOutput, Table: t}, Exprs: nft.Verdict(-1, "")[:0]})
 			return nil
 		})
 	}},
-}
-
-func (ns *namespace) delAddr(l netlink.Link, prefix string) error {
-	a, err := netlink.ParseAddr(prefix)
-	if err != nil {
-		return err
-	}
-	return ns.nl.AddrDel(l, a)
-}
-
-func (ns *namespace) change(f func(*nftables.Conn) error) error {
-	c, err := nftables.New(nftables.WithNetNSFd(ns.fd))
-	if err != nil {
-		return err
-	}
-	return errors.Join(f(c), c.Flush())
 }
 
 func (ns *namespace) existingCarrier(t *testing.T, m mode) netlink.Link {
@@ -560,7 +543,7 @@ func (ns *namespace) existingCarrier(t *testing.T, m mode) netlink.Link {
 	if m.name == "lo" {
 		name = "lo"
 	}
-	l, err := ns.nl.LinkByName(name)
+	l, err := ns.NL.LinkByName(name)
 	check(t, err)
 	return l
 }
@@ -570,7 +553,7 @@ func TestWatchRestores(t *testing.T) {
 		cfg := ns.config(m, "g1")
 		reported, registry := make(repairs, 100), prometheus.NewPedanticRegistry()
 		cfg.Logger, cfg.Registerer = slog.New(reported), registry
-		cfg.SyncInterval = time.Hour // so that only notifications can cause a repair
+		cfg.SyncInterval = time.Hour // only notifications cause a repair
 		h := newHost(t, cfg)
 		must(t, h.ensureBoth)
 		clean := ns.addrState(t)
@@ -584,7 +567,7 @@ func TestWatchRestores(t *testing.T) {
 			if err := d.do(ns, ns.existingCarrier(t, m)); err != nil {
 				t.Fatalf("%s: %v", d.name, err)
 			}
-			reported.restored(t, h)
+			reported.waitRestored(t, h)
 			if got := ns.addrState(t); got != clean {
 				t.Errorf("%s: restored to\n%s\nwant\n%s", d.name, got, clean)
 			}
@@ -602,67 +585,67 @@ func TestWatchRestores(t *testing.T) {
 	})
 }
 
-// What was removed on purpose is not drift.
+// Watch does not restore what Remove has removed.
 func TestWatchLeavesRemoved(t *testing.T) {
 	ns := newNamespace(t)
-	h := newHost(t, ns.config(modes[1], "g1"))
+	h := newHost(t, ns.config(onLo, "g1"))
 	must(t, h.ensureBoth)
 	must(t, h.removeBoth)
-	if h.repair(true, true) {
+	if repairFails(h) {
 		t.Error("repair failed")
 	}
 	if got := ns.addrState(t); got != "" {
 		t.Errorf("restored: %s", got)
 	}
-	if info, err := h.readTable(tableName); err != nil || info.handle != nil {
+	if info, err := h.Rules.nft.Table(nft.Inet(tableName)); err != nil || info.Handle != nil {
 		t.Errorf("table: %+v, %v", info, err)
 	}
 }
 
-// A repair that fails is told, counted and tried again.
+// A failed repair is reported, counted and retried.
 func TestWatchReportsFailure(t *testing.T) {
 	ns := newNamespace(t)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "eth7"
-	check(t, ns.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer"}))
-	cfg := ns.config(modes[1], "g1")
+	check(t, ns.NL.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer"}))
+	cfg := ns.config(onLo, "g1")
 	failures := make(chan error, 100)
 	cfg.OnError = func(object string, err error) { failures <- fmt.Errorf("%s: %w", object, err) }
 	reported := make(repairs, 100)
 	cfg.Logger = slog.New(reported)
 	h := newHost(t, cfg)
-	must(t, h.EnsureRules)
-	must(t, h.EnsureAddresses)
-	eth7 := ns.addTo(t, "eth7", "169.254.20.10/32")
+	must(t, h.Rules.Ensure)
+	must(t, h.Addresses.Ensure)
+	eth7 := ns.AddAddr(t, "eth7", "169.254.20.10/32")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- h.Watch(ctx) }()
-	if err := <-failures; !errors.Is(err, ErrAddressElsewhere) || !strings.HasPrefix(err.Error(), objectAddresses) {
+	if err := <-failures; !errors.Is(err, ErrAddressElsewhere) || !strings.HasPrefix(err.Error(), owner.Addresses) {
 		t.Errorf("failure: %v", err)
 	}
-	lo, err := ns.nl.LinkByName("lo")
+	lo, err := ns.NL.LinkByName("lo")
 	check(t, err)
-	check(t, ns.delAddr(eth7, "169.254.20.10/32"))
-	check(t, ns.delAddr(lo, "169.254.20.10/32"))
-	reported.restored(t, h)
+	check(t, ns.DeleteAddr(eth7, "169.254.20.10/32"))
+	check(t, ns.DeleteAddr(lo, "169.254.20.10/32"))
+	reported.waitRestored(t, h)
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Watch: %v", err)
 	}
-	if testutil.ToFloat64(h.metrics.errors.WithLabelValues(objectAddresses)) == 0 {
+	if testutil.ToFloat64(h.metrics.errors.WithLabelValues(owner.Addresses)) == 0 {
 		t.Error("no error was counted")
 	}
 }
 
-// A failed repair of one thing is tried again though another was well since.
+// A failed repair is retried although a later one of another object succeeded.
 func TestWatchKeepsRetrying(t *testing.T) {
 	ns := newNamespace(t)
 	disableIPv6 := func(value string) {
-		ns.inside(t, func() error {
+		ns.Inside(t, func() error {
 			return os.WriteFile("/proc/sys/net/ipv6/conf/lo/disable_ipv6", []byte(value), 0)
 		})
 	}
-	cfg := ns.config(modes[1], "g1")
+	cfg := ns.config(onLo, "g1")
 	cfg.SyncInterval = time.Hour
 	failures := make(chan string, 100)
 	cfg.OnError = func(object string, _ error) { failures <- object }
@@ -673,12 +656,12 @@ func TestWatchKeepsRetrying(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- h.Watch(ctx) }()
-	disableIPv6("1") // the kernel takes the address away
-	if object := <-failures; object != objectAddresses {
+	disableIPv6("1") // the kernel removes the address
+	if object := <-failures; object != owner.Addresses {
 		t.Errorf("failure of %s", object)
 	}
-	ns.command(t, "nft", "delete table inet nodens")
-	for want := "network setup had drifted, repaired: " + objectRules; want != ""; {
+	ns.Command(t, "nft", "delete table inet nodens")
+	for want := "network setup had drifted, repaired: " + owner.Rules; want != ""; {
 		select {
 		case got := <-reported:
 			if got == want {
@@ -688,41 +671,46 @@ func TestWatchKeepsRetrying(t *testing.T) {
 			t.Fatal("rules were not repaired")
 		}
 	}
-	disableIPv6("0") // which notifies nobody
-	reported.restored(t, h)
+	disableIPv6("0") // without a notification
+	reported.waitRestored(t, h)
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Watch: %v", err)
 	}
 }
 
-func TestStatusTells(t *testing.T) {
+func TestStatus(t *testing.T) {
 	ns := newNamespace(t)
-	cfg := ns.config(modes[1], "g1")
+	cfg := ns.config(onLo, "g1")
 	h := newHost(t, cfg)
 	s, err := h.Status(t.Context())
 	check(t, err)
 	if s.OK() || s.Rules.Problem != "missing" || s.Addresses[0].Problem != "missing" {
-		t.Errorf("status of nothing: %+v", s)
+		t.Errorf("status before setup: %+v", s)
 	}
 	must(t, h.ensureBoth)
 	drop := nftables.ChainPolicyDrop
-	check(t, ns.change(func(c *nftables.Conn) error {
+	check(t, ns.Nft(func(c *nftables.Conn) error {
 		c.AddChain(&nftables.Chain{
 			Name: "INPUT", Table: c.AddTable(inetTable("firewall")), Type: nftables.ChainTypeFilter,
 			Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter, Policy: &drop,
 		})
 		return nil
 	}))
-	other := newHost(t, ns.config(modes[1], ""))
+	other := newHost(t, ns.config(onLo, ""))
 	s, err = other.Status(t.Context())
 	check(t, err)
-	want := "address 169.254.20.10: on lo\naddress fd00:53::10: on lo\nrules: table inet nodens\naccepts: %s\n"
-	for _, accepts := range []string{"missing or wrong in chain inet firewall INPUT", "in inet firewall INPUT"} {
-		if want := fmt.Sprintf(want, accepts); s.String() != want || s.OK() != (s.Accepts.Problem == "") {
-			t.Errorf("status:\n%s\nwant:\n%s", s, want)
+	chain := []string{"inet firewall INPUT"}
+	for _, want := range []firewall.Status{{Lacking: chain, Problem: "missing or wrong in chain " + chain[0]}, {Chains: chain}} {
+		for _, a := range s.Addresses {
+			if a.Link != "lo" || a.Problem != "" {
+				t.Errorf("address: %+v", a)
+			}
 		}
-		must(t, h.EnsureAccepts)
+		if fmt.Sprint(s.Firewall) != fmt.Sprint(want) || s.OK() != (want.Problem == "") || s.Rules.Problem != "" || s.Interface != "lo" {
+			t.Errorf("status: %+v, want %+v", s, want)
+		}
+		must(t, h.Firewall.Ensure)
 		s, err = other.Status(t.Context())
 		check(t, err)
 	}
@@ -732,12 +720,12 @@ func TestStatusTells(t *testing.T) {
 	}
 }
 
-func TestPortHolders(t *testing.T) {
+func TestPortOwners(t *testing.T) {
 	ns := newNamespace(t)
-	ns.serve(t, netip.MustParseAddrPort("[::]:53"), "wildcard")
-	ns.addTo(t, "lo", "169.254.20.10/32", "192.0.2.1/32")
-	ns.serve(t, netip.MustParseAddrPort("192.0.2.1:5300"), "other")
-	self := Holder{PID: os.Getpid()}
+	ns.Serve(t, netip.MustParseAddrPort("[::]:53"), "wildcard")
+	ns.AddAddr(t, "lo", "169.254.20.10/32", "192.0.2.1/32")
+	ns.Serve(t, netip.MustParseAddrPort("192.0.2.1:5300"), "other")
+	self := PortOwner{PID: os.Getpid()}
 	comm, err := os.ReadFile("/proc/self/comm")
 	check(t, err)
 	self.Comm = strings.TrimSpace(string(comm))
@@ -751,14 +739,14 @@ func TestPortHolders(t *testing.T) {
 		{5300, "192.0.2.1", []string{"192.0.2.1:5300", "192.0.2.1:5300"}},
 		{54, "192.0.2.1", nil},
 	} {
-		var got []Holder
-		ns.inside(t, func() (err error) {
-			got, err = PortHolders("/proc", tt.port, netip.MustParseAddr(tt.addr))
+		var got []PortOwner
+		ns.Inside(t, func() (err error) {
+			got, err = PortOwners("/proc", tt.port, netip.MustParseAddr(tt.addr))
 			return err
 		})
-		var want []Holder
+		var want []PortOwner
 		for i, local := range tt.want {
-			want = append(want, Holder{[]string{"udp", "tcp"}[i], netip.MustParseAddrPort(local), self.PID, self.Comm})
+			want = append(want, PortOwner{[]string{"udp", "tcp"}[i], netip.MustParseAddrPort(local), self.PID, self.Comm})
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("port %d of %s: %v, want %v", tt.port, tt.addr, got, want)

@@ -3,36 +3,24 @@ package netsetup
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"testing"
-	"time"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
+	vishvananda "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/lab"
+	"github.com/nodens-dns/nodens/netsetup/internal/netns"
+	"github.com/nodens-dns/nodens/netsetup/internal/nstest"
 )
 
-// The pretended cluster: a service proxy that sends the DNS service to a
-// backend, and a pod behind a veth pair.
-var (
-	services = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")}
-	backends = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
-	nodeIPs  = []string{"10.0.1.1/24", "fd00:1::1/64"}
-	podIPs   = []string{"10.0.1.5/24", "fd00:1::5/64"}
-)
-
-const backendPort = 5353
-
-// daemonMode, in the environment, makes the test binary act as the daemon: see
-// TestMain. Its value is a link type.
+// daemonMode is an environment variable with a link type. If it is set, the test
+// binary runs as the daemon: see TestMain.
 const daemonMode = "NETSETUP_TEST_DAEMON"
 
 func TestMain(m *testing.M) {
@@ -47,248 +35,80 @@ func TestMain(m *testing.M) {
 }
 
 // daemon sets up the host in the namespace of descriptor 3, serves on the
-// service addresses, says so and stays until it is killed.
+// service addresses, prints "serving" and runs until it is killed.
 func daemon(linkType string) error {
-	const netNS = 3
-	h, err := New(Config{Addrs: services, Generation: fmt.Sprint("pid-", os.Getpid()), NetNS: netNS, linkType: linkType})
+	const fd = 3
+	h, err := New(Config{Addrs: nstest.Services, Generation: fmt.Sprint("pid-", os.Getpid()), NetNS: fd, linkType: linkType})
 	if err != nil {
 		return err
 	}
-	if err := h.EnsureAddresses(context.Background()); err != nil {
+	if err := h.Addresses.Ensure(context.Background()); err != nil {
 		return err
 	}
-	nl, err := netlink.NewHandleAt(netns.NsHandle(netNS), unix.NETLINK_ROUTE) // others need modules
-	if err != nil {
-		return err
-	}
-	defer nl.Close()
-	if err := awaitLocalRoutes(nl, services...); err != nil {
-		return err
-	}
-	for _, ip := range services {
-		err := inNetNS(netNS, func() error {
-			_, err := serve(netip.AddrPortFrom(ip, DefaultDNSPort), "cache")
+	for _, ip := range nstest.Services {
+		err := netns.Do(fd, func() error {
+			if err := waitLocalRoute(ip); err != nil {
+				return err
+			}
+			_, err := nstest.Serve(netip.AddrPortFrom(ip, DefaultDNSPort), "cache")
 			return err
 		})
 		if err != nil {
 			return err
 		}
 	}
-	if err := h.EnsureRules(context.Background()); err != nil {
+	if err := h.Rules.Ensure(context.Background()); err != nil {
 		return err
 	}
 	fmt.Println("serving")
-	_, err = io.Copy(io.Discard, os.Stdin) // until the parent ends, should it not kill us
+	_, err = io.Copy(io.Discard, os.Stdin) // until the parent kills this process or ends
 	return err
 }
 
-// serve answers every UDP datagram and TCP connection on local with name.
-func serve(local netip.AddrPort, name string) (close func(), err error) {
-	udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(local))
-	if err != nil {
-		return nil, err
-	}
-	tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(local))
-	if err != nil {
-		return nil, errors.Join(err, udp.Close())
-	}
-	go func() {
-		b := make([]byte, 512)
-		for {
-			_, from, err := udp.ReadFromUDPAddrPort(b)
-			if err != nil {
-				return
-			}
-			_, _ = udp.WriteToUDPAddrPort([]byte(name), from)
-		}
-	}()
-	go func() {
-		for {
-			c, err := tcp.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(c, name)
-			_ = c.Close()
-		}
-	}()
-	return func() { _ = udp.Close(); _ = tcp.Close() }, nil
+// cluster is a node and a pod, and the networks to query over.
+type cluster struct {
+	nstest.Cluster
+	networks []string
 }
 
-// ask returns who answers on ip, asked from ns.
-func (ns *namespace) ask(network string, ip netip.Addr) string {
-	return ns.askWithin(30*time.Second, network, netip.AddrPortFrom(ip, DefaultDNSPort))
-}
-
-// askWithin returns an error's text for an answer that has not come in time.
-func (ns *namespace) askWithin(timeout time.Duration, network string, to netip.AddrPort) string {
-	answer := make([]byte, 512)
-	n := 0
-	err := inNetNS(ns.fd, func() error {
-		c, err := net.DialTimeout(network, to.String(), timeout)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
-			return err
-		}
-		if _, err := io.WriteString(c, "question"); err != nil {
-			return err
-		}
-		n, err = c.Read(answer)
-		return err
-	})
-	if err != nil {
-		return err.Error()
-	}
-	return string(answer[:n])
-}
-
-// lab is a node and a pod.
-type lab struct {
-	node, pod *namespace
-	networks  []string // to ask over
-}
-
-func newLab(t *testing.T, node *namespace) lab {
+func newCluster(t *testing.T, node *namespace) cluster {
 	t.Helper()
-	l := lab{node: node, pod: newNamespace(t), networks: []string{"udp", "tcp"}}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "lxc0"
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(l.pod.fd)}
-	check(t, node.nl.LinkAdd(veth))
-	l.node.addTo(t, "lxc0", nodeIPs...)
-	l.pod.addTo(t, "eth0", podIPs...)
-	for i, all := range []string{"0.0.0.0/0", "::/0"} {
-		_, dst, err := net.ParseCIDR(all)
-		check(t, err)
-		gw := netip.MustParsePrefix(nodeIPs[i]).Addr()
-		check(t, l.pod.nl.RouteAdd(&netlink.Route{Dst: dst, Gw: gw.AsSlice()}))
-		uplink := netip.MustParsePrefix(podIPs[i]).Addr() // the node's default route; nothing is sent there
-		check(t, node.nl.RouteAdd(&netlink.Route{Dst: dst, Gw: uplink.AsSlice()}))
-	}
-	for _, ip := range backends {
-		node.addTo(t, "lo", netip.PrefixFrom(ip, ip.BitLen()).String())
-		node.serve(t, netip.AddrPortFrom(ip, backendPort), "backend")
-	}
-	node.serviceProxy(t)
-	return l
+	return cluster{nstest.NewCluster(t, node.Namespace), []string{"udp", "tcp"}}
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// addTo brings a link up with addresses.
-func (ns *namespace) addTo(t *testing.T, link string, prefixes ...string) netlink.Link {
-	t.Helper()
-	l, err := ns.nl.LinkByName(link)
-	check(t, err)
-	check(t, ns.nl.LinkSetUp(l))
-	for _, p := range prefixes {
-		a, err := netlink.ParseAddr(p)
-		check(t, err)
-		if a.IP.To4() == nil {
-			a.Flags = unix.IFA_F_NODAD
-		}
-		check(t, ns.nl.AddrAdd(l, a))
-		if link == "lo" { // others may have to wait for their carrier
-			check(t, awaitLocalRoutes(ns.nl, netip.MustParsePrefix(p).Addr()))
-		}
-	}
-	return l
-}
-
-// ensureAddresses returns when h's addresses can be reached.
+// ensureAddresses returns when the addresses of h can be reached.
 func (ns *namespace) ensureAddresses(t *testing.T, h *Host) {
 	t.Helper()
-	must(t, h.EnsureAddresses)
-	check(t, awaitLocalRoutes(ns.nl, h.cfg.Addrs...))
+	must(t, h.Addresses.Ensure)
+	ns.waitLocalRoutes(t, h.cfg.Addrs...)
 }
 
-// awaitLocalRoutes polls until the kernel has the local routes of IPv6
-// addresses: it makes them in a worker of its own, after the addresses, and
-// loses what comes before.
-func awaitLocalRoutes(nl *netlink.Handle, addrs ...netip.Addr) error {
-	end := time.Now().Add(30 * time.Second)
-	for _, a := range addrs {
-		for a.Is6() {
-			local := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(128, 128)}}
-			routes, err := nl.RouteListFiltered(netlink.FAMILY_V6, local, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
-			if err != nil {
-				return fmt.Errorf("list local routes of %v: %w", a, err)
-			}
-			if len(routes) > 0 {
-				break
-			}
-			if time.Now().After(end) {
-				return fmt.Errorf("no local route of %v", a)
-			}
-			time.Sleep(time.Millisecond)
-		}
-	}
-	return nil
-}
-
-func (ns *namespace) serve(t *testing.T, local netip.AddrPort, name string) (stop func()) {
+func (ns *namespace) waitLocalRoutes(t *testing.T, addrs ...netip.Addr) {
 	t.Helper()
-	ns.inside(t, func() (err error) {
-		stop, err = serve(local, name)
-		return err
-	})
-	t.Cleanup(stop)
-	return stop
-}
-
-// serviceProxy translates the services' DNS port to the backends, for pods and
-// for the node, as kube-proxy does.
-func (ns *namespace) serviceProxy(t *testing.T) {
-	t.Helper()
-	conn, err := nftables.New(nftables.WithNetNSFd(ns.fd))
-	check(t, err)
-	table := conn.AddTable(inetTable("kube-proxy"))
-	for name, hook := range map[string]*nftables.ChainHook{"prerouting": nftables.ChainHookPrerouting, "output": nftables.ChainHookOutput} {
-		c := conn.AddChain(&nftables.Chain{
-			Name: name, Table: table, Type: nftables.ChainTypeNAT,
-			Hooknum: hook, Priority: nftables.ChainPriorityNATDest,
-		})
-		for i, ip := range services {
-			for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
-				conn.AddRule(&nftables.Rule{Table: table, Chain: c, Exprs: translate(ip, proto, backends[i])})
-			}
-		}
+	for _, ip := range addrs {
+		ns.Inside(t, func() error { return waitLocalRoute(ip) })
 	}
-	check(t, conn.Flush())
 }
 
-func translate(ip netip.Addr, proto byte, backend netip.Addr) []expr.Any {
-	match := jumpOn(ip, addrDst, "").exprs
-	match = append(match[:len(match)-1], portIs(proto, portDst, DefaultDNSPort)...)
-	family := uint32(unix.NFPROTO_IPV4)
-	if ip.Is6() {
-		family = unix.NFPROTO_IPV6
+// waitLocalRoute waits until ip can be reached in the thread's namespace.
+func waitLocalRoute(ip netip.Addr) error {
+	if ip.Is4() {
+		return nil // the kernel adds the route with the address
 	}
-	return append(match,
-		&expr.Immediate{Register: 1, Data: backend.AsSlice()},
-		&expr.Immediate{Register: 2, Data: []byte{backendPort >> 8, backendPort & 0xff}},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: family, RegAddrMin: 1, RegProtoMin: 2, Specified: true})
+	return lab.WaitLocalRoute(ip.AsSlice())
 }
 
-// answers asks every service address over both protocols, from the pod and
-// from the node, and compares.
-func (l lab) answers(t *testing.T, fromPod, fromNode string) {
+// answers queries every service address, from the pod and from the node, and
+// compares the names of the servers. "" for fromNode: any.
+func (l cluster) answers(t *testing.T, fromPod, fromNode string) {
 	t.Helper()
-	for _, ip := range services {
+	for _, ip := range nstest.Services {
 		for _, network := range l.networks {
-			if got := l.pod.ask(network, ip); got != fromPod {
-				t.Errorf("pod asks %s over %s: %q answers, want %q", ip, network, got, fromPod)
+			if got := l.Pod.Query(network, ip); got != fromPod {
+				t.Errorf("pod queries %s over %s: %q answers, want %q", ip, network, got, fromPod)
 			}
-			if got := l.node.ask(network, ip); fromNode != "" && got != fromNode {
-				t.Errorf("node asks %s over %s: %q answers, want %q", ip, network, got, fromNode)
+			if got := l.Node.Query(network, ip); fromNode != "" && got != fromNode {
+				t.Errorf("node queries %s over %s: %q answers, want %q", ip, network, got, fromNode)
 			}
 		}
 	}
@@ -301,7 +121,7 @@ func startDaemon(t *testing.T, ns *namespace, m mode) *exec.Cmd {
 	check(t, err)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), daemonMode+"="+m.linkType)
-	dup, err := unix.FcntlInt(uintptr(ns.fd), unix.F_DUPFD_CLOEXEC, 0)
+	dup, err := unix.FcntlInt(uintptr(ns.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	check(t, err)
 	f := os.NewFile(uintptr(dup), "netns")
 	defer f.Close()
@@ -319,89 +139,77 @@ func startDaemon(t *testing.T, ns *namespace, m mode) *exec.Cmd {
 	return cmd
 }
 
-// A daemon that is killed leaves its address on the link; the queries must go
-// the service proxy's way at once, and back to the next daemon.
+// A killed daemon leaves its address on the link. Queries must reach the service
+// proxy at once, and later the next daemon.
 func TestServiceAddressFailsOpenOnKill(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
-		l := newLab(t, ns)
+		l := newCluster(t, ns)
 		l.answers(t, "backend", "backend")
 		for range 2 {
 			d := startDaemon(t, ns, m)
 			l.answers(t, "cache", "cache")
 			check(t, d.Process.Kill())
 			_ = d.Wait() // its descriptors are closed now
-			if !ns.hasAddr(t, services[0]) {
-				t.Fatal("the address went with the daemon: nothing is tested")
+			if !ns.HasAddr(t, nstest.Services[0]) {
+				t.Fatal("the address was removed with the daemon: this test cannot fail")
 			}
 			l.answers(t, "backend", "backend")
 		}
-		check(t, Teardown(t.Context(), Config{NetNS: ns.fd, linkType: m.linkType}))
+		check(t, Teardown(t.Context(), Config{NetNS: ns.FD(), linkType: m.linkType}))
 		l.answers(t, "backend", "backend")
 	})
 }
 
-func (ns *namespace) hasAddr(t *testing.T, ip netip.Addr) bool {
-	t.Helper()
-	addrs, err := ns.nl.AddrList(nil, netlink.FAMILY_ALL)
-	check(t, err)
-	for _, a := range addrs {
-		if a.IP.Equal(ip.AsSlice()) {
-			return true
-		}
-	}
-	return false
-}
-
-// A process that lives but does not listen keeps no pod's query, not even where
-// a foreign socket listens on the wildcard address.
+// A process that runs but does not listen receives no pod's query, even if
+// another program listens on the wildcard address.
 func TestServiceAddressFollowsListener(t *testing.T) {
 	ns := newNamespace(t)
-	l := newLab(t, ns)
-	cfg := ns.config(modes[1], "g1")
-	cfg.Addrs = services
+	l := newCluster(t, ns)
+	cfg := ns.config(onLo, "g1")
+	cfg.Addrs = nstest.Services
 	h := newHost(t, cfg)
 	ns.ensureAddresses(t, h)
-	must(t, h.EnsureRules)
+	must(t, h.Rules.Ensure)
 	l.answers(t, "backend", "")
-	stopForeign := ns.serve(t, netip.MustParseAddrPort("[::]:53"), "foreign")
+	stopOther := ns.Serve(t, netip.MustParseAddrPort("[::]:53"), "other")
 	l.answers(t, "backend", "")
-	stopForeign()
+	stopOther()
 	var stops []func()
-	for _, ip := range services {
-		stops = append(stops, ns.serve(t, netip.AddrPortFrom(ip, DefaultDNSPort), "cache"))
+	for _, ip := range nstest.Services {
+		stops = append(stops, ns.Serve(t, netip.AddrPortFrom(ip, DefaultDNSPort), "cache"))
 	}
 	l.answers(t, "cache", "cache")
 	for _, stop := range stops {
 		stop()
 	}
 	l.answers(t, "backend", "")
-	must(t, h.RemoveRules)
+	must(t, h.Rules.Remove)
 	l.answers(t, "backend", "backend")
 }
 
 func TestWildcardListenerOfOurs(t *testing.T) {
 	ns := newNamespace(t)
-	l := newLab(t, ns)
-	cfg := ns.config(modes[1], "g1")
-	cfg.Addrs = services
-	l.networks = []string{"tcp"} // over UDP our plain listener would answer from another address
+	l := newCluster(t, ns)
+	cfg := ns.config(onLo, "g1")
+	cfg.Addrs = nstest.Services
+	l.networks = []string{"tcp"} // over UDP this listener would answer from another address
 	h := newHost(t, cfg)
 	ns.ensureAddresses(t, h)
-	must(t, h.EnsureRules)
-	stop := ns.serve(t, netip.MustParseAddrPort("[::]:53"), "cache")
-	l.answers(t, "backend", "") // somebody else's, for all that the rules know
+	must(t, h.Rules.Ensure)
+	stop := ns.Serve(t, netip.MustParseAddrPort("[::]:53"), "cache")
+	l.answers(t, "backend", "") // the rules take it for another program's
 	for range 2 {
-		check(t, h.SetWildcardListeners(true))
+		check(t, h.Rules.SetWildcardListeners(true))
 		l.answers(t, "cache", "cache")
 	}
-	reader := ns.config(modes[1], "")
-	reader.Addrs = services
+	reader := ns.config(onLo, "")
+	reader.Addrs = nstest.Services
 	wantOK(t, newHost(t, reader))
 	stop()
 	l.answers(t, "backend", "")
 }
 
-// The older kernels' ways, with the expressions that they lack left out.
+// Older kernels lack expressions and flags.
 func TestServiceAddressOnOldKernels(t *testing.T) {
 	for _, tt := range []struct {
 		name                          string
@@ -414,16 +222,16 @@ func TestServiceAddressOnOldKernels(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ns := newNamespace(t)
-			l := newLab(t, ns)
-			cfg := ns.config(modes[1], "g1")
-			cfg.Addrs = services
+			l := newCluster(t, ns)
+			cfg := ns.config(onLo, "g1")
+			cfg.Addrs = nstest.Services
+			cfg.noSocketExpr, cfg.noOwner = tt.noSocketExpr, tt.noOwner
 			h := newHost(t, cfg)
-			h.noSocketExpr, h.noOwner = tt.noSocketExpr, tt.noOwner
 			ns.ensureAddresses(t, h)
-			must(t, h.EnsureRules)
+			must(t, h.Rules.Ensure)
 			var stops []func()
-			for _, ip := range services {
-				stops = append(stops, ns.serve(t, netip.AddrPortFrom(ip, DefaultDNSPort), "cache"))
+			for _, ip := range nstest.Services {
+				stops = append(stops, ns.Serve(t, netip.AddrPortFrom(ip, DefaultDNSPort), "cache"))
 			}
 			l.answers(t, tt.alivePod, tt.aliveNode)
 			for _, stop := range stops {
@@ -435,20 +243,20 @@ func TestServiceAddressOnOldKernels(t *testing.T) {
 	}
 }
 
-// Nothing of the local IPs' traffic may enter connection tracking.
+// No packet of the local IPs may enter connection tracking.
 func TestLocalTrafficIsUntracked(t *testing.T) {
 	ns := newNamespace(t)
-	l := newLab(t, ns)
+	l := newCluster(t, ns)
 	local := netip.MustParseAddr("169.254.20.10")
-	cfg := ns.config(modes[1], "g1")
-	cfg.Addrs = append([]netip.Addr{local}, services...)
+	cfg := ns.config(onLo, "g1")
+	cfg.Addrs = append([]netip.Addr{local}, nstest.Services...)
 	h := newHost(t, cfg)
 	ns.ensureAddresses(t, h)
-	ct, err := netlink.NewHandleAt(netns.NsHandle(ns.fd), unix.NETLINK_NETFILTER)
+	ct, err := netlink.NewHandleAt(vishvananda.NsHandle(ns.FD()), unix.NETLINK_NETFILTER)
 	check(t, err)
 	t.Cleanup(ct.Close)
 	for _, ip := range cfg.Addrs {
-		ns.serve(t, netip.AddrPortFrom(ip, DefaultDNSPort), "cache")
+		ns.Serve(t, netip.AddrPortFrom(ip, DefaultDNSPort), "cache")
 	}
 	tracked := func() (n int) {
 		for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
@@ -458,16 +266,16 @@ func TestLocalTrafficIsUntracked(t *testing.T) {
 		}
 		return n
 	}
-	if l.pod.ask("udp", local) != "cache" || tracked() == 0 {
-		t.Fatal("without rules nothing is tracked: this test could not fail")
+	if l.Pod.Query("udp", local) != "cache" || tracked() == 0 {
+		t.Fatal("without rules nothing is tracked: this test cannot fail")
 	}
-	must(t, h.EnsureRules)
+	must(t, h.Rules.Ensure)
 	_, err = ct.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, everyFlow{})
 	check(t, err)
 	l.answers(t, "cache", "cache")
-	for _, from := range []*namespace{l.pod, l.node} {
+	for _, from := range []*nstest.Namespace{l.Pod, l.Node} {
 		for _, network := range []string{"udp", "tcp"} {
-			if got := from.ask(network, local); got != "cache" {
+			if got := from.Query(network, local); got != "cache" {
 				t.Errorf("%s to %s: %s", network, local, got)
 			}
 		}

@@ -3,121 +3,231 @@ package netsetup
 import (
 	"errors"
 	"fmt"
-	"net"
+	"log/slog"
+	"net/netip"
+	"slices"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/netsetup/internal/owner"
 )
 
-// ErrForeignLink says that a link of the wanted name is not one we may use.
-var ErrForeignLink = errors.New("link belongs to someone else")
+// ErrLinkInUse means that a link has the configured name but another type.
+var ErrLinkInUse = errors.New("link is not one of nodens")
 
-// errNoDriver says that the kernel cannot create the link type.
-var errNoDriver = errors.New("kernel has no driver for the link type")
+// link is the dummy link that carries the local IPs. Addresses.mu guards it.
+type link struct {
+	name, kind string
+	generation string
+	localIPs   []netip.Addr
+	kernel     *kernel
+	claim      *owner.Claim // of the addresses
+	log        *slog.Logger
+	fallback   prometheus.Gauge
 
-// ensureCarrier returns the link that is to carry the local IPs: ours, up and
-// marked, or lo where the kernel cannot create ours. changed says whether the
-// kernel's state was altered.
-func (h *Host) ensureCarrier() (l netlink.Link, changed bool, err error) {
-	l, err = h.findLink()
+	fallbackLogged bool
+
+	// The generation whose mark was overwritten, and the addresses that the link
+	// had then. "": none.
+	previous      string
+	previousAddrs []netip.Addr
+}
+
+// ensure returns the link for the local IPs: ours, up and marked, or lo if the
+// kernel cannot create ours. changed reports whether it changed the kernel's
+// state.
+func (d *link) ensure() (l netlink.Link, changed bool, err error) {
+	l, err = d.find()
 	if err != nil {
 		return nil, false, err
 	}
 	if l == nil {
-		if l, err = h.createLink(); errors.Is(err, errNoDriver) {
-			return h.fallbackToLo()
+		if l, err = d.create(); errors.Is(err, errNoDriver) {
+			return d.fallBackToLo()
 		}
 		if err != nil {
 			return nil, false, err
 		}
 		changed = true
 	}
-	h.metrics.fallbackLo.Set(0)
-	adjusted, err := h.adjustLink(l)
-	return l, changed || adjusted, err
+	d.fallback.Set(0)
+	if !d.marked(l) {
+		if err := d.rememberOwner(l); err != nil {
+			return l, changed, err
+		}
+		if err := d.kernel.setAlias(l, owner.Comment(d.generation)); err != nil {
+			return l, changed, err
+		}
+		changed = true
+	}
+	wasDown, err := d.kernel.bringUp(l)
+	return l, changed || wasDown, err
 }
 
-// findLink returns our link, or nil where there is none.
-func (h *Host) findLink() (netlink.Link, error) {
-	l, err := h.kernel.link(h.cfg.Interface)
+// find returns our link, or nil if it does not exist.
+func (d *link) find() (netlink.Link, error) {
+	l, err := d.kernel.link(d.name)
 	if err != nil || l == nil {
 		return nil, err
 	}
-	if l.Type() != h.cfg.linkType {
-		return nil, fmt.Errorf("link %s: type %s, want %s: %w", h.cfg.Interface, l.Type(), h.cfg.linkType, ErrForeignLink)
+	if l.Type() != d.kind {
+		return nil, fmt.Errorf("link %s: type %s, want %s: %w", d.name, l.Type(), d.kind, ErrLinkInUse)
 	}
 	return l, nil
 }
 
-func (h *Host) createLink() (netlink.Link, error) {
-	name := h.cfg.Interface
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = name
-	err := h.kernel.links.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: h.cfg.linkType})
-	switch {
-	case errors.Is(err, unix.EOPNOTSUPP):
-		return nil, fmt.Errorf("create link %s: type %s: %w", name, h.cfg.linkType, errNoDriver)
-	case err != nil && !errors.Is(err, unix.EEXIST): // EEXIST: another process was first; findLink judges its work
-		return nil, fmt.Errorf("create link %s: %w", name, err)
+func (d *link) create() (netlink.Link, error) {
+	if err := d.kernel.createLink(d.name, d.kind); err != nil {
+		return nil, err
 	}
-	l, err := h.findLink()
+	l, err := d.find()
 	if err == nil && l == nil {
-		err = fmt.Errorf("create link %s: gone again", name)
+		err = fmt.Errorf("create link %s: another process deleted it", d.name)
 	}
 	return l, err
 }
 
-// adjustLink marks the link as this generation's and brings it up.
-func (h *Host) adjustLink(l netlink.Link) (changed bool, err error) {
-	attrs := l.Attrs()
-	if attrs.Alias != aliasOf(h.cfg.Generation) {
-		if err := h.rememberLink(l); err != nil {
-			return false, err
-		}
-		if err := h.setAlias(l, h.cfg.Generation); err != nil {
-			return false, err
-		}
-		changed = true
-	}
-	if !isUp(l) {
-		if err := h.kernel.links.LinkSetUp(l); err != nil {
-			return changed, fmt.Errorf("bring link %s up: %w", attrs.Name, err)
-		}
-		changed = true
-	}
-	return changed, nil
+// marked reports whether the link carries this generation's mark.
+func (d *link) marked(l netlink.Link) bool {
+	return l.Attrs().Alias == owner.Comment(d.generation)
 }
 
-// setAlias marks the link as a generation's.
-func (h *Host) setAlias(l netlink.Link, generation string) error {
-	if err := h.kernel.links.LinkSetAlias(l, aliasOf(generation)); err != nil {
-		return fmt.Errorf("set alias of link %s: %w", l.Attrs().Name, err)
+// fallBackToLo brings lo up and changes nothing else of it: packets to any local
+// address are delivered through lo.
+func (d *link) fallBackToLo() (netlink.Link, bool, error) {
+	d.fallback.Set(1)
+	if !d.fallbackLogged {
+		d.fallbackLogged = true
+		d.log.Warn("kernel has no dummy driver, local IPs go on lo")
+	}
+	lo, err := d.kernel.link("lo")
+	if err == nil && lo == nil {
+		err = errors.New("link lo: not found")
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	changed, err := d.kernel.bringUp(lo)
+	return lo, changed, err
+}
+
+// rememberOwner must be called before the link's mark is overwritten.
+func (d *link) rememberOwner(l netlink.Link) error {
+	generation, ok := owner.Generation(l.Attrs().Alias)
+	if !ok || generation == d.generation {
+		return nil
+	}
+	have, err := d.kernel.addrs()
+	if err != nil {
+		return err
+	}
+	d.previous, d.previousAddrs = generation, nil
+	for _, a := range have {
+		if a.link == l.Attrs().Index {
+			d.previousAddrs = append(d.previousAddrs, a.prefix.Addr())
+		}
 	}
 	return nil
 }
 
-// fallbackToLo never changes lo itself except to bring it up: a packet to any
-// local address is delivered through it.
-func (h *Host) fallbackToLo() (netlink.Link, bool, error) {
-	h.metrics.fallbackLo.Set(1)
-	if !h.saidLo {
-		h.saidLo = true
-		h.log.Warn("kernel has no dummy driver, local IPs go on lo")
+// release hands our link back or deletes it.
+func (d *link) release() error {
+	previous, addrs := d.previous, d.previousAddrs
+	d.previous, d.previousAddrs = "", nil
+	if previous == "" {
+		return d.remove(d.marked)
 	}
-	lo, err := h.kernel.link("lo")
-	if err != nil {
-		return nil, false, err
+	l, err := d.find()
+	if errors.Is(err, ErrLinkInUse) {
+		return nil
 	}
-	if lo == nil {
-		return nil, false, errors.New("link lo: not found")
+	if err != nil || l == nil || !d.marked(l) {
+		return err
 	}
-	if isUp(lo) {
-		return lo, false, nil
+	kept, err := d.claim.HandBack(owner.MarkOf(previous), func() error { return d.restore(l, previous, addrs) })
+	if kept {
+		d.log.Info("network setup handed back", "object", owner.Addresses, "generation", previous)
+		return nil
 	}
-	if err := h.kernel.links.LinkSetUp(lo); err != nil {
-		return nil, false, fmt.Errorf("bring link lo up: %w", err)
-	}
-	return lo, true, nil
+	return errors.Join(err, d.remove(func(l netlink.Link) bool {
+		return d.marked(l) || l.Attrs().Alias == owner.Comment(previous)
+	}))
 }
 
-func isUp(l netlink.Link) bool { return l.Attrs().Flags&net.FlagUp != 0 }
+// restore deletes the addresses that this generation added, and writes the mark
+// of the previous one, whose Watch adds the addresses that this one deleted.
+func (d *link) restore(l netlink.Link, previous string, addrs []netip.Addr) error {
+	have, err := d.kernel.addrs()
+	if err != nil {
+		return err
+	}
+	for _, a := range have {
+		ip := a.prefix.Addr()
+		if a.link != l.Attrs().Index || !slices.Contains(d.localIPs, ip) || slices.Contains(addrs, ip) {
+			continue
+		}
+		if err := d.kernel.deleteAddr(a); err != nil {
+			return err
+		}
+	}
+	return d.kernel.setAlias(l, owner.Comment(previous))
+}
+
+// remove deletes our link, and its addresses with it, if mine accepts it. A link
+// of another type is not ours.
+func (d *link) remove(mine func(netlink.Link) bool) error {
+	l, err := d.find()
+	if errors.Is(err, ErrLinkInUse) {
+		return nil
+	}
+	if err != nil || l == nil || !mine(l) {
+		return err
+	}
+	return d.kernel.deleteLink(l)
+}
+
+// removeOrphan deletes the link if it carries the mark of a generation whose
+// process has ended. gone reports whether the link no longer exists.
+func (d *link) removeOrphan(index int) (gone bool, err error) {
+	l, err := d.kernel.links.LinkByIndex(index)
+	var notFound netlink.LinkNotFoundError
+	if errors.As(err, &notFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look up link #%d: %w", index, err)
+	}
+	g, marked := owner.Generation(l.Attrs().Alias)
+	if !marked || l.Type() != d.kind || d.claim.Claimed(owner.MarkOf(g)) {
+		return false, nil
+	}
+	return true, d.kernel.deleteLink(l)
+}
+
+// removeAll deletes our link and every link that carries a mark, whatever its
+// name.
+func (d *link) removeAll() error {
+	err := d.remove(func(netlink.Link) bool { return true })
+	links, listErr := dump(d.kernel.links.LinkList)
+	if listErr != nil {
+		return errors.Join(err, fmt.Errorf("read links: %w", listErr))
+	}
+	for _, l := range links {
+		if _, marked := owner.Generation(l.Attrs().Alias); marked && l.Type() == d.kind {
+			err = errors.Join(err, d.kernel.deleteLink(l))
+		}
+	}
+	return err
+}
+
+// blocking returns the other generation that owns the link and blocks repairs,
+// or "".
+func (d *link) blocking() (string, error) {
+	l, err := d.kernel.link(d.name)
+	if err != nil || l == nil {
+		return "", err
+	}
+	g, _ := owner.Generation(l.Attrs().Alias)
+	return d.claim.Blocking(g), nil
+}

@@ -11,33 +11,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How much Outside remembers and asks.
+// Limits of Outside.
 const (
-	outsideFor   = 30 * time.Second // what was found is believed
-	outsideKnown = 4096             // addresses remembered
-	outsideRate  = 500              // questions to the kernel, per second
+	outsideTTL   = 30 * time.Second // of a result
+	outsideCache = 4096             // results
+	outsideRate  = 500              // route lookups per second
 )
 
-// Outside tells whether an address is out on the internet: whether nothing but
-// the default route leads to it. The host's own addresses, its links' subnets,
-// pods and whatever else a route names are inside. A host without a default
-// route has no outside. It is safe for concurrent use.
+// Outside decides whether an address is on the internet: whether only the
+// default route leads to it. The host's own addresses, its links' subnets, pods
+// and other destinations with a route are inside. It is safe for concurrent use.
 //
-// The kernel is asked at most outsideRate times a second, so that a flood of
-// made-up addresses costs little; while it lasts an address that is not known
-// counts as outside.
+// It looks up at most outsideRate routes a second, so that a flood of spoofed
+// addresses costs little. During a flood, an address without a cached result is
+// outside.
 type Outside struct {
-	now func() time.Time
-
-	mu     sync.Mutex
+	now    func() time.Time
 	routes *netlink.Handle
-	known  map[netip.Addr]located
-	asked  int       // since second
-	second time.Time // when the counting of asked began
+
+	mu      sync.Mutex // guards:
+	cache   map[netip.Addr]location
+	lookups int       // since second
+	second  time.Time // when counting lookups began
 }
 
-// located is what was found of an address.
-type located struct {
+// location is a cached result.
+type location struct {
 	outside bool
 	until   time.Time
 }
@@ -53,10 +52,10 @@ func NewOutside(now func() time.Time) (*Outside, error) {
 }
 
 func newOutside(k *kernel, now func() time.Time) *Outside {
-	return &Outside{now: now, routes: k.links, known: make(map[netip.Addr]located)}
+	return &Outside{now: now, routes: k.links, cache: make(map[netip.Addr]location)}
 }
 
-// Has reports whether a, which is not v4-mapped, is outside.
+// Has reports whether a is outside. a must not be an IPv4-mapped IPv6 address.
 func (o *Outside) Has(a netip.Addr) bool {
 	if a.IsLoopback() || a.IsLinkLocalUnicast() && a.Is6() {
 		return false
@@ -64,44 +63,43 @@ func (o *Outside) Has(a netip.Addr) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := o.now()
-	l, ok := o.known[a]
+	l, ok := o.cache[a]
 	if ok && now.Before(l.until) {
 		return l.outside
 	}
-	if !o.mayAsk(now) {
+	if !o.mayLookUp(now) {
 		return !ok || l.outside
 	}
-	if len(o.known) >= outsideKnown {
-		o.forget()
+	if len(o.cache) >= outsideCache {
+		o.evict()
 	}
-	l = located{o.find(a), now.Add(outsideFor)}
-	o.known[a] = l
+	l = location{o.lookUp(a), now.Add(outsideTTL)}
+	o.cache[a] = l
 	return l.outside
 }
 
-// forget makes room: by the addresses that are outside, which may be made up,
-// and if there are none by all.
-func (o *Outside) forget() {
-	before := len(o.known)
-	maps.DeleteFunc(o.known, func(_ netip.Addr, l located) bool { return l.outside })
-	if len(o.known) == before {
-		clear(o.known)
+// evict removes the addresses that are outside, since they may be spoofed. If
+// there are none, it removes all.
+func (o *Outside) evict() {
+	before := len(o.cache)
+	maps.DeleteFunc(o.cache, func(_ netip.Addr, l location) bool { return l.outside })
+	if len(o.cache) == before {
+		clear(o.cache)
 	}
 }
 
-// mayAsk counts a question to the kernel.
-func (o *Outside) mayAsk(now time.Time) bool {
+// mayLookUp counts a lookup and applies the limit.
+func (o *Outside) mayLookUp(now time.Time) bool {
 	if now.Sub(o.second) >= time.Second {
-		o.second, o.asked = now, 0
+		o.second, o.lookups = now, 0
 	}
-	o.asked++
-	return o.asked <= outsideRate
+	o.lookups++
+	return o.lookups <= outsideRate
 }
 
-// find asks the kernel. It takes an address that the kernel has no route to for
-// outside, as no reply would reach it, and one that the kernel says nothing of
-// for inside.
-func (o *Outside) find(a netip.Addr) bool {
+// lookUp looks up the kernel's route. An address without a route is outside: no
+// reply can reach it. If the lookup fails otherwise, the address is inside.
+func (o *Outside) lookUp(a netip.Addr) bool {
 	found, err := o.routes.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil {
 		return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)

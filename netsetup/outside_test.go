@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// router makes a namespace that looks like a node: a link to a pod, one to the
-// other nodes with the default router on it, and a route to a network behind
-// another of them.
+// router makes a namespace like a node's: a link to a pod, a link to other nodes
+// and the default router, and a route to a network behind another node.
 func router(t *testing.T) *namespace {
 	ns := newNamespace(t)
 	for _, args := range [][]string{
@@ -22,14 +21,14 @@ func router(t *testing.T) *namespace {
 		{"-6", "route", "add", "fd00::5/128", "dev", "pod0"},
 		{"route", "add", "10.244.1.0/24", "via", "192.0.2.11"},
 	} {
-		ns.command(t, "ip", args...)
+		ns.Command(t, "ip", args...)
 	}
 	return ns
 }
 
 func outsideOf(t *testing.T, ns *namespace, now func() time.Time) *Outside {
 	t.Helper()
-	k, err := openKernel(ns.fd)
+	k, err := openKernel(ns.FD())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +40,7 @@ func TestOutside(t *testing.T) {
 	ns := router(t)
 	inside := []string{"127.0.0.1", "::1", "192.0.2.10", "192.0.2.77", "10.244.0.5", "10.244.1.9", "2001:db8:1::99", "fd00::5", "fe80::1"}
 	outside := []string{"198.51.100.1", "10.99.0.1", "2001:db8:ffff::1"}
-	check := func(when string, o *Outside) {
+	compare := func(when string, o *Outside) {
 		t.Helper()
 		for _, s := range inside {
 			if o.Has(netip.MustParseAddr(s)) {
@@ -54,60 +53,59 @@ func TestOutside(t *testing.T) {
 			}
 		}
 	}
-	check("no default route", outsideOf(t, ns, time.Now)) // there is no way to reply
-	ns.command(t, "ip", "route", "add", "default", "via", "192.0.2.1")
-	ns.command(t, "ip", "-6", "route", "add", "default", "via", "2001:db8:1::1")
-	check("default route", outsideOf(t, ns, time.Now))
+	compare("no default route", outsideOf(t, ns, time.Now)) // no reply is possible
+	ns.Command(t, "ip", "route", "add", "default", "via", "192.0.2.1")
+	ns.Command(t, "ip", "-6", "route", "add", "default", "via", "2001:db8:1::1")
+	compare("default route", outsideOf(t, ns, time.Now))
 }
 
-// TestOutsideFollowsTheRoutes: what was found is forgotten after a while, and
-// what is new is asked for at once.
-func TestOutsideFollowsTheRoutes(t *testing.T) {
+// TestOutsideFollowsRoutes: a result expires.
+func TestOutsideFollowsRoutes(t *testing.T) {
 	ns := router(t)
-	ns.command(t, "ip", "route", "add", "default", "via", "192.0.2.1")
+	ns.Command(t, "ip", "route", "add", "default", "via", "192.0.2.1")
 	now := time.Now()
 	o := outsideOf(t, ns, func() time.Time { return now })
 	pod := netip.MustParseAddr("10.244.0.6")
 	if !o.Has(pod) {
 		t.Fatal("inside before there is a route")
 	}
-	ns.command(t, "ip", "route", "add", "10.244.0.6/32", "dev", "pod0")
-	if now = now.Add(outsideFor); o.Has(pod) {
+	ns.Command(t, "ip", "route", "add", "10.244.0.6/32", "dev", "pod0")
+	if now = now.Add(outsideTTL); o.Has(pod) {
 		t.Error("outside although there is a route")
 	}
 }
 
-// TestOutsideAsksLittle: a flood of made-up addresses is not asked for one by
-// one, and known ones keep their standing meanwhile.
-func TestOutsideAsksLittle(t *testing.T) {
+// TestOutsideLimitsLookups: a flood of spoofed addresses causes few lookups, and
+// cached results stay.
+func TestOutsideLimitsLookups(t *testing.T) {
 	ns := router(t)
-	ns.command(t, "ip", "route", "add", "default", "via", "192.0.2.1")
+	ns.Command(t, "ip", "route", "add", "default", "via", "192.0.2.1")
 	now := time.Now()
 	o := outsideOf(t, ns, func() time.Time { return now })
 	pod := netip.MustParseAddr("10.244.0.5")
 	if o.Has(pod) {
 		t.Fatal("the pod is outside")
 	}
-	a := netip.MustParseAddr("192.0.2.20") // inside, if it were asked for
+	a := netip.MustParseAddr("192.0.2.20") // inside, if it is looked up
 	for range outsideRate - 1 {
 		o.Has(a)
 		a = a.Next()
 	}
 	now = now.Add(time.Millisecond)
 	if !o.Has(a) {
-		t.Error("asked for too many")
+		t.Error("too many lookups")
 	}
 	if o.Has(pod) {
-		t.Error("a known pod is shut out by the flood")
+		t.Error("the flood evicted the pod")
 	}
 	if now = now.Add(time.Second); o.Has(netip.MustParseAddr("192.0.2.21")) {
-		t.Error("not asked for after the flood")
+		t.Error("not looked up after the flood")
 	}
-	for i := range 2 * outsideKnown {
+	for i := range 2 * outsideCache {
 		now = now.Add(time.Second / outsideRate)
 		o.Has(netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}))
 	}
-	if n := len(o.known); n > outsideKnown {
-		t.Errorf("%d addresses remembered, at most %d wanted", n, outsideKnown)
+	if n := len(o.cache); n > outsideCache {
+		t.Errorf("%d results cached, want at most %d", n, outsideCache)
 	}
 }

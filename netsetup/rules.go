@@ -2,130 +2,219 @@ package netsetup
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/netsetup/internal/nft"
+	"github.com/nodens-dns/nodens/netsetup/internal/owner"
 )
 
-// EnsureRules converges the netfilter rules and makes them this generation's.
-// It is idempotent, needs no iptables and no lock.
+// Rules are the netfilter rules in tables of nodens. It is safe for concurrent
+// use.
+type Rules struct {
+	id  owner.Identity
+	nft nft.Client
+
+	mu       sync.Mutex // serialises changes, and guards:
+	claim    *owner.Claim
+	want     ruleset
+	owned    *ownedTable
+	previous string // generation whose mark was overwritten; "": none
+}
+
+func newRules(c Config, id owner.Identity) *Rules {
+	client := nft.Client{NetNS: c.NetNS}
+	return &Rules{
+		id: id, nft: client, claim: owner.NewClaim(owner.Rules, id), want: c.ruleset(),
+		owned: &ownedTable{name: ownedPrefix + c.Generation, nft: client, unsupported: c.noOwner},
+	}
+}
+
+// Ensure converges the netfilter rules and marks them with this generation. It
+// is idempotent, needs no iptables and no lock.
 //
 // Table inet nodens, replaced in one transaction, exempts the DNS port (UDP and
 // TCP) and the health port (TCP) of the local IPs from connection tracking, and
-// with it from every NAT: queries in prerouting and output, replies in output.
-// (A reply to a process of the node passes prerouting on lo untracked already.)
+// so from every NAT: queries in prerouting and output, replies in output. A
+// reply to a process of the node is untracked already when it passes prerouting
+// on lo.
 //
 // # Service addresses
 //
-// A local IP that is not link-local may be the ClusterIP of the cluster's DNS,
-// for which the service proxy has a DNAT rule of its own; untracked packets do
-// not get there. What is guaranteed for such an address:
+// A local IP that is not link-local may be the ClusterIP of the cluster's DNS.
+// The service proxy has a DNAT rule for it, which untracked packets do not
+// reach. Guarantees for such an address:
 //
 //   - From pods (prerouting): a packet is untracked only if the kernel finds a
-//     socket bound to the address that takes it. From the moment the daemon's
-//     sockets close, however it died, packets go the service proxy's way.
-//   - From the node's own processes (output): no rule can see the receiver, for
-//     there the kernel takes the sender's socket. So these rules are in a second
-//     table, inet nodens-GENERATION, which the kernel deletes when the process
-//     that made it dies (flag owner, kernel ≥ 5.12). Older kernels get no such
-//     rules: processes of the node use the service proxy.
+//     socket bound to the address that receives it. When the daemon's sockets
+//     close, however it died, packets reach the service proxy at once.
+//   - From the node's own processes (output): no rule can match the receiver,
+//     because the kernel takes the sender's socket there. So these rules are in
+//     a second table, inet nodens-GENERATION, which the kernel deletes when the
+//     process that created it dies (flag owner, kernel ≥ 5.12). Older kernels
+//     get no such rules: processes of the node use the service proxy.
 //   - A kernel without the socket expression gets the prerouting rules in the
 //     second table, too.
 //
-// Not guaranteed: a daemon that hangs keeps its sockets, and its packets; call
-// RemoveRules when a self-query fails. TCP connections that the service proxy
-// already carries when the rules appear are reset. While the address is still
-// on the link, the DNAT-ed queries of the node's processes carry it as source:
-// the service proxy must masquerade them, as kube-proxy does for sources
-// outside the pods' range. A query to another port of a service address is
-// never touched.
+// Not guaranteed: a daemon that hangs keeps its sockets and its packets; call
+// Remove when a self-query fails. TCP connections through the service proxy are
+// reset when the rules appear. While the address is still on the link, DNAT-ed
+// queries of the node's processes have it as source: the service proxy must
+// masquerade them, as kube-proxy does for sources outside the pods' range. A
+// query to another port of a service address is never touched.
 //
-// For a link-local address nothing else answers, so its rules are unconditional
-// and stay when the process dies.
+// No other process answers for a link-local address, so its rules are
+// unconditional and stay when the process dies.
 //
 // # Other tables
 //
-// There is no accept rule here, since it would have no effect: accept ends only
-// the chain that says it, and a later chain of another table can still drop. See
-// EnsureAccepts.
-func (h *Host) EnsureRules(ctx context.Context) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := h.mayEnsure(ctx); err != nil {
+// The table has no accept rules: accept ends only its own chain, and a later
+// chain of another table can still drop. See package firewall.
+func (r *Rules) Ensure(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.claim.Announce(ctx); err != nil {
 		return err
 	}
-	h.wantRules = true
-	h.announce(objectRules)
-	_, err := h.convergeRules()
+	_, err := r.converge()
 	return err
 }
 
 // SetWildcardListeners changes Config.WildcardListeners, and the rules if they
-// are wanted and no other generation has them. It is for after the daemon has
+// are wanted and no other generation owns them. Call it after the daemon has
 // opened other sockets.
-func (h *Host) SetWildcardListeners(wildcard bool) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.cfg.WildcardListeners == wildcard {
+func (r *Rules) SetWildcardListeners(wildcard bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.want.wildcard == wildcard {
 		return nil
 	}
-	h.cfg.WildcardListeners = wildcard
-	if !h.wantRules {
-		return nil
-	}
-	other, err := h.rulesAdoptedBy()
-	if other != "" || err != nil {
-		return err
-	}
-	_, err = h.convergeRules()
+	r.want.wildcard = wildcard
+	_, _, err := r.claim.Repair(r.blocking, r.converge)
 	return err
 }
 
-// convergeRules reports whether anything had to be changed.
-func (h *Host) convergeRules() (changed bool, err error) {
-	if len(h.localIPs) == 0 {
+// Remove deletes the rules unless another generation has adopted them. If this
+// one adopted them from one that still runs, it hands them back instead. It is
+// idempotent.
+func (r *Rules) Remove(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r.claim.Withdraw()
+	return errors.Join(r.owned.close(), r.release())
+}
+
+// removeOrphaned deletes the table of a generation whose process has ended.
+func (r *Rules) removeOrphaned() error {
+	return r.deleteTable(func(g string) bool {
+		return g != "" && !r.claim.Owns(g) && !r.claim.Claimed(owner.MarkOf(g))
+	})
+}
+
+// removeAll deletes the table of any generation. It fails if running processes
+// have owned tables.
+func (r *Rules) removeAll() error {
+	err := r.deleteTable(func(string) bool { return true })
+	names, listErr := ownedTables(r.nft)
+	err = errors.Join(err, listErr)
+	for _, name := range names {
+		err = errors.Join(err, fmt.Errorf("delete nftables table inet %s: %w", name, ErrStillRunning))
+	}
+	return err
+}
+
+// close deletes the owned table and leaves the other one.
+func (r *Rules) close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.claim.Withdraw()
+	return r.owned.close()
+}
+
+// repair is called by Watch.
+func (r *Rules) repair() (changed bool, other string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.claim.Repair(r.blocking, r.converge)
+}
+
+// blocking returns the other generation that owns the table and blocks repairs,
+// or "".
+func (r *Rules) blocking() (string, error) {
+	g, _, err := tableGeneration(r.nft)
+	if err != nil {
+		return "", err
+	}
+	return r.claim.Blocking(g), nil
+}
+
+// concerns accepts notifications about our tables: in those about tables,
+// chains, rules and sets alike, attribute 1 is the name of the table.
+func (r *Rules) concerns(m netlink.Message) bool {
+	name := nft.CString(nft.Attribute(m.Data, unix.NFTA_TABLE_NAME))
+	return name == tableName || name == r.owned.name
+}
+
+// converge reports whether it changed anything.
+func (r *Rules) converge() (changed bool, err error) {
+	if len(r.want.localIPs) == 0 {
 		return false, nil
 	}
-	changed, err = h.convergeBase()
+	changed, err = r.convergeBase()
 	if err != nil {
 		return changed, err
 	}
-	live, err := h.convergeLive()
-	return changed || live, err
+	owned, err := r.owned.converge(r.want.owned())
+	if errors.Is(err, errNoOwner) {
+		r.id.Log.Warn("kernel lacks owned nftables tables, processes of the node reach service addresses through the service proxy only")
+		return changed, nil
+	}
+	return changed || owned, err
 }
 
-func (h *Host) convergeBase() (changed bool, err error) {
-	same, err := h.tableIs(tableName, h.cfg.baseChains(!h.noSocketExpr))
+func (r *Rules) convergeBase() (changed bool, err error) {
+	same, err := tableIs(r.nft, tableName, r.want.base())
 	if err != nil || same {
 		return false, err
 	}
-	if err := h.rememberRules(); err != nil {
+	generation, _, err := tableGeneration(r.nft)
+	if err != nil {
 		return false, err
 	}
-	err = h.replaceTable(h.cfg.baseChains(!h.noSocketExpr))
-	if !h.noSocketExpr && isUnsupported(err) {
-		if err = h.replaceTable(h.cfg.baseChains(false)); err == nil {
-			h.noSocketExpr = true
-			h.log.Warn("kernel lacks the nftables socket expression, service addresses rely on the owned table")
+	if generation != "" && !r.claim.Owns(generation) {
+		r.previous = generation
+	}
+	err = r.replaceTable(r.want.base())
+	if r.want.socketExpr && isUnsupported(err) {
+		older := r.want
+		older.socketExpr = false
+		if err = r.replaceTable(older.base()); err == nil {
+			r.want = older
+			r.id.Log.Warn("kernel lacks the nftables socket expression, service addresses rely on the owned table")
 		}
 	}
 	return err == nil, err
 }
 
-// isUnsupported says whether the kernel does not know an expression, a key of
-// it or a table flag.
+// isUnsupported reports whether the kernel lacks an expression, a key of it or a
+// table flag.
 func isUnsupported(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }
 
-// replaceTable deletes and makes the table anew in one transaction, so that no
-// packet sees it half done and nothing of an older version survives.
-func (h *Host) replaceTable(chains []chain) error {
-	conn, err := h.nft()
+// replaceTable deletes and creates the table in one transaction, so that no
+// packet meets a part of it and nothing of an older version remains.
+func (r *Rules) replaceTable(chains []chain) error {
+	conn, err := r.nft.Dial()
 	if err != nil {
 		return err
 	}
@@ -140,103 +229,63 @@ func (h *Host) replaceTable(chains []chain) error {
 	return nil
 }
 
-// RemoveRules removes the rules unless another generation has adopted them, or
-// this one has adopted them from one that still runs: that gets them back. It is
-// idempotent.
-func (h *Host) RemoveRules(ctx context.Context) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+// release hands our table back or deletes it. If the previous generation wants
+// other rules, its Watch repairs them.
+func (r *Rules) release() error {
+	previous := r.previous
+	r.previous = ""
+	if previous == "" {
+		return r.deleteTable(r.claim.Owns)
+	}
+	generation, _, err := tableGeneration(r.nft)
+	if err != nil || !r.claim.Owns(generation) {
 		return err
 	}
-	h.wantRules = false
-	h.withdraw(objectRules)
-	return errors.Join(h.closeLive(), h.releaseRules())
+	back := r.want
+	back.generation = previous
+	kept, err := r.claim.HandBack(owner.MarkOf(previous), func() error { return r.replaceTable(back.base()) })
+	if kept {
+		r.id.Log.Info("network setup handed back", "object", owner.Rules, "generation", previous)
+		return nil
+	}
+	return errors.Join(err, r.deleteTable(func(g string) bool { return r.claim.Owns(g) || g == previous }))
 }
 
-// RemoveOrphanedRules removes the rules and accept rules of generations whose
-// process is gone. It is for a process that wants none itself.
-func (h *Host) RemoveOrphanedRules(ctx context.Context) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+// deleteTable deletes our table if mine accepts its generation. It deletes by
+// handle: if another process replaces the table meanwhile, the new one stays.
+func (r *Rules) deleteTable(mine func(generation string) bool) error {
+	table, err := r.nft.Table(nft.Inet(tableName))
+	if err != nil || table.Handle == nil {
 		return err
 	}
-	orphaned := func(object string) func(string) bool {
-		return func(g string) bool {
-			return g != "" && g != h.cfg.Generation && !h.isPresent(object, markOf(g))
-		}
-	}
-	return errors.Join(h.deleteTable(orphaned(objectRules)), h.rewriteAccepts("", orphaned(objectAccepts)))
-}
-
-// deleteTable deletes our table if mine accepts its generation. It does so by
-// handle: a table that another process put in its place meanwhile stays.
-func (h *Host) deleteTable(mine func(generation string) bool) error {
-	table, err := h.readTable(tableName)
-	if err != nil || table.handle == nil {
-		return err
-	}
-	generation, found, err := h.tableGeneration()
+	generation, found, err := tableGeneration(r.nft)
 	if err != nil || !found || !mine(generation) {
 		return err
 	}
-	msg, err := tableMessage(unix.NFT_MSG_DELTABLE, 0, netlink.Attribute{Type: nftaTableHandle, Data: table.handle})
-	if err != nil {
-		return fmt.Errorf("delete nftables table inet %s: %w", tableName, err)
+	msg, err := nft.Message(nftables.TableFamilyINet, unix.NFT_MSG_DELTABLE, 0, netlink.Attribute{Type: nft.AttrTableHandle, Data: table.Handle})
+	if err == nil {
+		err = r.nft.Commit(0, msg)
 	}
-	err = h.withNetfilter(func(c *netlink.Conn) error { return commit(c, msg) })
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("delete nftables table inet %s: %w", tableName, err)
 	}
 	return nil
 }
 
-// tableInfo is a table as the kernel has it.
-type tableInfo struct {
-	handle []byte // value of NFTA_TABLE_HANDLE, network order; nil where there is no such table
-	flags  uint32
-}
-
-func (h *Host) readTable(name string) (tableInfo, error) {
-	return h.readTableOf(tableID{nftables.TableFamilyINet, name})
-}
-
-// readTableOf is readTable for any family.
-func (h *Host) readTableOf(id tableID) (info tableInfo, err error) {
-	msg, err := familyMessage(id.family, unix.NFT_MSG_GETTABLE, 0,
-		netlink.Attribute{Type: unix.NFTA_TABLE_NAME, Data: append([]byte(id.name), 0)})
+// ownedTables returns the names of the owned tables of every generation.
+func ownedTables(client nft.Client) (names []string, err error) {
+	conn, err := client.Dial()
 	if err != nil {
-		return info, fmt.Errorf("read nftables table %s: %w", id, err)
+		return nil, err
 	}
-	err = h.withNetfilter(func(c *netlink.Conn) error {
-		replies, err := c.Execute(msg)
-		if err != nil {
-			return err
-		}
-		for _, r := range replies {
-			info.handle = attribute(r.Data, nftaTableHandle)
-			if b := attribute(r.Data, unix.NFTA_TABLE_FLAGS); len(b) == 4 {
-				info.flags = binary.BigEndian.Uint32(b)
-			}
-		}
-		return nil
-	})
-	if errors.Is(err, unix.ENOENT) {
-		return tableInfo{}, nil
-	}
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
 	if err != nil {
-		return info, fmt.Errorf("read nftables table %s: %w", id, err)
+		return nil, fmt.Errorf("read nftables tables: %w", err)
 	}
-	return info, nil
+	for _, t := range tables {
+		if strings.HasPrefix(t.Name, ownedPrefix) {
+			names = append(names, t.Name)
+		}
+	}
+	return names, nil
 }
-
-// From linux/netfilter/nf_tables.h; package unix lacks them.
-const (
-	nftaTableHandle  = 4 // NFTA_TABLE_HANDLE: u64
-	nftTableFDormant = 1 // NFT_TABLE_F_DORMANT: the chains are not hooked
-	nftTableFOwner   = 2 // NFT_TABLE_F_OWNER
-)
-
-// ownerFlag is a value of NFTA_TABLE_FLAGS.
-func ownerFlag() []byte { return binary.BigEndian.AppendUint32(nil, nftTableFOwner) }

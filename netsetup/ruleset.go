@@ -1,34 +1,32 @@
 package netsetup
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
-	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/netsetup/internal/nft"
+	"github.com/nodens-dns/nodens/netsetup/internal/owner"
 )
 
-// tableName is our table, in family inet. The table that lives as long as its
-// process is called livePrefix and the generation.
+// tableName is our table, in family inet. An owned table is named ownedPrefix
+// and the generation.
 const (
-	tableName  = "nodens"
-	livePrefix = tableName + "-"
+	tableName   = "nodens"
+	ownedPrefix = tableName + "-"
 )
 
-// chain is a chain as we want it. A nil hook makes it a target of jumps.
+// chain is a wanted chain. With a nil hook it is a target of jumps.
 type chain struct {
 	name  string
 	hook  *nftables.ChainHook
-	rules []rule
+	rules []nft.Rule
 }
 
-type rule struct {
-	exprs   []expr.Any
-	comment string
-}
-
-// Chain names. "local" is an address that only this cache serves, "service" one
+// Names of chains. "local" is an address that only nodens serves, "service" one
 // that the service proxy serves as well.
 const (
 	chainMark        = "generation"
@@ -40,55 +38,63 @@ const (
 	chainOutput      = "output"
 )
 
-// isService says whether the service proxy may have a rule for ip, so that its
-// traffic has somewhere else to go. A link-local address never is a ClusterIP.
+// ruleset decides what our tables contain.
+type ruleset struct {
+	generation string
+	localIPs   []netip.Addr
+	ports      nft.Ports
+	wildcard   bool // see Config.WildcardListeners
+	socketExpr bool // the kernel has the nftables socket expression
+}
+
+// isService reports whether the service proxy may have a rule for ip, so that
+// its packets have another destination. A link-local address is no ClusterIP.
 func isService(ip netip.Addr) bool { return !ip.IsLinkLocalUnicast() }
 
-// baseChains is the content of the table that outlives its process. Targets
-// come before the chains that jump to them. guard: the kernel has the socket
-// expression.
-func (c Config) baseChains(guard bool) []chain {
+// base is the content of the table that outlives its process. Targets come
+// before the chains that jump to them.
+func (s ruleset) base() []chain {
 	chains := []chain{
-		{name: chainMark, rules: []rule{{exprs: verdict(expr.VerdictReturn, ""), comment: aliasOf(c.Generation)}}},
-		{name: chainToLocal, rules: c.onPorts(portDst, &expr.Notrack{})},
-		{name: chainFromLocal, rules: c.onPorts(portSrc, &expr.Notrack{})},
+		{name: chainMark, rules: []nft.Rule{{Exprs: nft.Verdict(expr.VerdictReturn, ""), Comment: owner.Comment(s.generation)}}},
+		{name: chainToLocal, rules: s.ports.Rules(nft.PortDst, &expr.Notrack{})},
+		{name: chainFromLocal, rules: s.ports.Rules(nft.PortSrc, &expr.Notrack{})},
 	}
-	if guard {
+	if s.socketExpr {
 		chains = append(chains,
-			chain{name: chainIfListening, rules: c.ifListening()},
-			chain{name: chainToService, rules: c.onPorts(portDst, verdict(expr.VerdictGoto, chainIfListening)...)})
+			chain{name: chainIfListening, rules: s.ifListening()},
+			chain{name: chainToService, rules: s.ports.Rules(nft.PortDst, nft.Verdict(expr.VerdictGoto, chainIfListening)...)})
 	}
 	pre := chain{name: chainPrerouting, hook: nftables.ChainHookPrerouting}
 	out := chain{name: chainOutput, hook: nftables.ChainHookOutput}
-	for _, ip := range c.localIPs() {
+	for _, ip := range s.localIPs {
 		switch {
 		case !isService(ip):
-			pre.rules = append(pre.rules, jumpOn(ip, addrDst, chainToLocal))
-			out.rules = append(out.rules, jumpOn(ip, addrDst, chainToLocal))
-		case guard:
-			pre.rules = append(pre.rules, jumpOn(ip, addrDst, chainToService))
+			pre.rules = append(pre.rules, jumpOn(ip, nft.AddrDst, chainToLocal))
+			out.rules = append(out.rules, jumpOn(ip, nft.AddrDst, chainToLocal))
+		case s.socketExpr:
+			pre.rules = append(pre.rules, jumpOn(ip, nft.AddrDst, chainToService))
 		}
-		out.rules = append(out.rules, jumpOn(ip, addrSrc, chainFromLocal))
+		out.rules = append(out.rules, jumpOn(ip, nft.AddrSrc, chainFromLocal))
 	}
 	return append(chains, pre, out)
 }
 
-// liveChains is the content of the table that dies with its process: what no
-// packet property could make conditional on a listener. It is nil where there
-// is no service address.
-func (c Config) liveChains(guard bool) []chain {
-	target := chain{name: chainToService, rules: c.onPorts(portDst, &expr.Notrack{})}
+// owned is the content of the owned table: the rules that no property of a
+// packet can make conditional on a listener. It is nil without a service
+// address.
+func (s ruleset) owned() []chain {
+	target := chain{name: chainToService, rules: s.ports.Rules(nft.PortDst, &expr.Notrack{})}
 	pre := chain{name: chainPrerouting, hook: nftables.ChainHookPrerouting}
 	out := chain{name: chainOutput, hook: nftables.ChainHookOutput}
-	for _, ip := range c.localIPs() {
+	for _, ip := range s.localIPs {
 		if isService(ip) {
-			out.rules = append(out.rules, jumpOn(ip, addrDst, chainToService))
+			out.rules = append(out.rules, jumpOn(ip, nft.AddrDst, chainToService))
 		}
 	}
 	switch {
 	case out.rules == nil:
 		return nil
-	case guard:
+	case s.socketExpr:
 		return []chain{target, out}
 	default:
 		pre.rules = out.rules
@@ -96,63 +102,26 @@ func (c Config) liveChains(guard bool) []chain {
 	}
 }
 
-// ifListening untracks a packet that a socket of the daemon takes. The first
-// rule leaves alone a foreign listener on the wildcard address. The second one
-// matches any other socket, those of a TCP handshake and TIME-WAIT included:
-// "transparent" is the one property that the kernel tells of these.
-func (c Config) ifListening() []rule {
-	ours := rule{exprs: append(socketIs(expr.SocketKeyTransparent, 0), &expr.Notrack{})}
-	if c.WildcardListeners {
-		return []rule{ours}
+// ifListening untracks packets that a socket of the daemon receives. The first
+// rule excludes other listeners on the wildcard address. The second one matches
+// any other socket, also during a TCP handshake and in TIME-WAIT: "transparent"
+// is the only property that the kernel reports for those.
+func (s ruleset) ifListening() []nft.Rule {
+	ours := nft.Rule{Exprs: append(socketIs(expr.SocketKeyTransparent, 0), &expr.Notrack{})}
+	if s.wildcard {
+		return []nft.Rule{ours}
 	}
-	foreign := rule{exprs: append(socketIs(expr.SocketKeyWildcard, 1), verdict(expr.VerdictReturn, "")...)}
-	return []rule{foreign, ours}
+	other := nft.Rule{Exprs: append(socketIs(expr.SocketKeyWildcard, 1), nft.Verdict(expr.VerdictReturn, "")...)}
+	return []nft.Rule{other, ours}
 }
-
-// portField is the offset of a port in a UDP or TCP header.
-type portField uint32
-
-const (
-	portSrc portField = 0
-	portDst portField = 2
-)
-
-// onPorts applies then to the DNS port, UDP and TCP, and to the health port.
-func (c Config) onPorts(field portField, then ...expr.Any) []rule {
-	rules := []rule{
-		{exprs: append(portIs(unix.IPPROTO_UDP, field, c.DNSPort), then...)},
-		{exprs: append(portIs(unix.IPPROTO_TCP, field, c.DNSPort), then...)},
-	}
-	if c.HealthPort != 0 {
-		rules = append(rules, rule{exprs: append(portIs(unix.IPPROTO_TCP, field, c.HealthPort), then...)})
-	}
-	return rules
-}
-
-func portIs(proto byte, field portField, port uint16) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: uint32(field), Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{byte(port >> 8), byte(port)}}, // network order
-	}
-}
-
-// addrField tells the two addresses of an IP header.
-type addrField int
-
-const (
-	addrSrc addrField = iota
-	addrDst
-)
 
 // jumpOn jumps to target if the address in the IP header is ip.
-func jumpOn(ip netip.Addr, field addrField, target string) rule {
-	match := append(familyIs(ip), addrIs(ip, field)...)
-	return rule{exprs: append(match, verdict(expr.VerdictJump, target)...)}
+func jumpOn(ip netip.Addr, field nft.AddrField, target string) nft.Rule {
+	match := append(nft.FamilyIs(ip), nft.AddrIs(ip, field)...)
+	return nft.Rule{Exprs: append(match, nft.Verdict(expr.VerdictJump, target)...)}
 }
 
-// socketIs matches a packet for which the kernel finds a socket of that
+// socketIs matches packets for which the kernel finds a socket with that
 // property.
 func socketIs(key expr.SocketKey, value byte) []expr.Any {
 	return []expr.Any{
@@ -161,14 +130,98 @@ func socketIs(key expr.SocketKey, value byte) []expr.Any {
 	}
 }
 
-func verdict(kind expr.VerdictKind, target string) []expr.Any {
-	return []expr.Any{&expr.Verdict{Kind: kind, Chain: target}}
+func inetTable(name string) *nftables.Table {
+	return &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 }
 
-// userData is how nft keeps a comment.
-func (r rule) userData() []byte {
-	if r.comment == "" {
-		return nil
+// addChains queues the chains. Chains with a hook have priority raw, before
+// connection tracking.
+func addChains(conn *nftables.Conn, t *nftables.Table, chains []chain) {
+	accept := nftables.ChainPolicyAccept
+	for _, c := range chains {
+		nc := &nftables.Chain{Name: c.name, Table: t}
+		if c.hook != nil {
+			nc.Hooknum, nc.Priority = c.hook, nftables.ChainPriorityRaw
+			nc.Type, nc.Policy = nftables.ChainTypeFilter, &accept
+		}
+		conn.AddChain(nc)
+		for _, r := range c.rules {
+			conn.AddRule(&nftables.Rule{Table: t, Chain: nc, Exprs: r.Exprs, UserData: r.UserData()})
+		}
 	}
-	return userdata.AppendString(nil, userdata.TypeComment, r.comment)
+}
+
+// tableIs reads the table and reports whether it has these chains and no others.
+func tableIs(client nft.Client, name string, chains []chain) (bool, error) {
+	table, err := client.Table(nft.Inet(name))
+	if err != nil || table.Handle == nil || table.Flags&nft.FlagDormant != 0 {
+		return false, err
+	}
+	have, err := chainsOf(client, name)
+	if err != nil || len(have) != len(chains) {
+		return false, err
+	}
+	rules, err := client.Rules(nft.Inet(name), "")
+	if err != nil {
+		return false, err
+	}
+	for _, want := range chains {
+		nc := have[want.name]
+		if nc == nil || !sameHook(nc, want.hook) {
+			return false, nil
+		}
+		n := 0
+		for n < len(rules) && rules[n].Chain == want.name {
+			n++
+		}
+		if same, err := nft.SameRules(rules[:n], want.rules); !same {
+			return false, err
+		}
+		rules = rules[n:]
+	}
+	return len(rules) == 0, nil
+}
+
+// chainsOf returns no chains if the table does not exist.
+func chainsOf(client nft.Client, table string) (map[string]*nftables.Chain, error) {
+	conn, err := client.Dial()
+	if err != nil {
+		return nil, err
+	}
+	all, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, fmt.Errorf("read chains: %w", err)
+	}
+	have := make(map[string]*nftables.Chain)
+	for _, c := range all {
+		if c.Table.Name == table {
+			have[c.Name] = c
+		}
+	}
+	return have, nil
+}
+
+func sameHook(c *nftables.Chain, hook *nftables.ChainHook) bool {
+	if hook == nil || c.Hooknum == nil {
+		return hook == nil && c.Hooknum == nil
+	}
+	return *c.Hooknum == *hook && *c.Priority == *nftables.ChainPriorityRaw &&
+		c.Type == nftables.ChainTypeFilter && c.Policy != nil && *c.Policy == nftables.ChainPolicyAccept
+}
+
+// tableGeneration reads the mark of our table: "" if it has none. found reports
+// whether the table exists.
+func tableGeneration(client nft.Client) (generation string, found bool, err error) {
+	table, err := client.Table(nft.Inet(tableName))
+	if err != nil || table.Handle == nil {
+		return "", false, err
+	}
+	rules, err := client.Rules(nft.Inet(tableName), chainMark)
+	for _, r := range rules {
+		comment, _ := userdata.GetString(r.UserData, userdata.TypeComment)
+		if g, ok := owner.Generation(comment); ok {
+			return g, true, nil
+		}
+	}
+	return "", true, err
 }

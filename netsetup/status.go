@@ -6,173 +6,143 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
+
+	"github.com/nodens-dns/nodens/netsetup/firewall"
+	"github.com/nodens-dns/nodens/netsetup/internal/nft"
+	"github.com/nodens-dns/nodens/netsetup/internal/owner"
 )
 
-// Status is what the kernel has, compared with the Config. Generations and
-// problems are those found; it holds whoever made the state.
+// Status compares the kernel's state with the Config, whichever generation made
+// it.
 type Status struct {
-	Interface  string          `json:"interface"`            // the link that carries the local IPs, "lo" in the fallback, "" where none does
-	Generation string          `json:"generation,omitempty"` // that the link is marked with
-	Addresses  []AddressStatus `json:"addresses"`
-	Rules      RulesStatus     `json:"rules"`
-	Accepts    AcceptsStatus   `json:"accepts"`
-
-	// ForeignDrops are what of others drops the local IPs' traffic.
-	ForeignDrops []ForeignDrop `json:"foreignDrops,omitempty"`
+	Interface  string // the link with the local IPs, "lo" in the fallback, "" if there is none
+	Generation string // mark of the link
+	Addresses  []AddressStatus
+	Rules      RulesStatus
+	Firewall   firewall.Status
 }
 
-// AddressStatus tells of one local IP.
+// AddressStatus is the state of one local IP.
 type AddressStatus struct {
-	Address netip.Addr `json:"address"`
-	Link    string     `json:"link,omitempty"`    // "" where the address is missing
-	Problem string     `json:"problem,omitempty"` // "" where all is as wanted
+	Address netip.Addr
+	Link    string // "" if the address is missing
+	Problem string // "" if the address is as wanted
 }
 
-// RulesStatus tells of the nftables tables.
+// RulesStatus is the state of the nftables tables.
 type RulesStatus struct {
-	Present    bool     `json:"present"`
-	Generation string   `json:"generation,omitempty"` // that the table is marked with
-	Live       []string `json:"live,omitempty"`       // tables that live as long as their process
-	Problem    string   `json:"problem,omitempty"`    // "" where all is as wanted
+	Present    bool
+	Generation string   // mark of the table
+	Owned      []string // tables that live as long as their process
+	Problem    string   // "" if the tables are as wanted
 }
 
-// OK says whether everything is as wanted. ForeignDrops are not judged.
+// OK reports whether everything is as wanted. It ignores Firewall.Drops.
 func (s Status) OK() bool {
-	return s.Rules.Problem == "" && s.Accepts.Problem == "" && !slices.ContainsFunc(s.Addresses, func(a AddressStatus) bool { return a.Problem != "" })
-}
-
-// String has a line per address and one for the rules.
-func (s Status) String() string {
-	var b strings.Builder
-	for _, a := range s.Addresses {
-		fmt.Fprintf(&b, "address %s: %s\n", a.Address, orOK(a.Problem, "on "+a.Link))
-	}
-	fmt.Fprintf(&b, "rules: %s\n", orOK(s.Rules.Problem, "table inet "+tableName))
-	fmt.Fprintf(&b, "accepts: %s\n", orOK(s.Accepts.Problem, s.Accepts.where()))
-	for _, d := range s.ForeignDrops {
-		fmt.Fprintf(&b, "note: %s %s\n", d.What, d.Why)
-	}
-	return b.String()
-}
-
-func orOK(problem, good string) string {
-	if problem != "" {
-		return problem
-	}
-	return good
+	return s.Rules.Problem == "" && s.Firewall.Problem == "" &&
+		!slices.ContainsFunc(s.Addresses, func(a AddressStatus) bool { return a.Problem != "" })
 }
 
 // Status reads the kernel's state and changes nothing.
-func (h *Host) Status(ctx context.Context) (Status, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (h *Host) Status(ctx context.Context) (s Status, err error) {
 	if err := ctx.Err(); err != nil {
-		return Status{}, err
+		return s, err
 	}
-	var s Status
-	err := errors.Join(h.readLink(&s), h.readAddresses(&s), h.readRules(&s), h.readAccepts(&s))
-	return s, err
+	var rulesErr, firewallErr error
+	err = h.Addresses.status(&s)
+	s.Rules, rulesErr = h.Rules.status()
+	s.Firewall, firewallErr = h.Firewall.Status()
+	return s, errors.Join(err, rulesErr, firewallErr)
 }
 
-func (h *Host) readLink(s *Status) error {
-	l, err := h.kernel.link(h.cfg.Interface)
-	if err != nil || l == nil {
-		return err
-	}
-	s.Interface = h.cfg.Interface
-	s.Generation, _ = generationOfAlias(l.Attrs().Alias)
-	return nil
-}
-
-func (h *Host) readAddresses(s *Status) error {
-	have, err := h.kernel.addrs()
+func (a *Addresses) status(s *Status) error {
+	l, err := a.kernel.link(a.link.name)
 	if err != nil {
 		return err
 	}
-	for _, ip := range h.cfg.Addrs {
-		as := AddressStatus{Address: ip}
-		if ip.IsLoopback() {
-			as.Link = "lo"
-		} else {
-			h.judgeAddress(&as, have)
-		}
-		if as.Link == "lo" && s.Interface == "" && !ip.IsLoopback() {
-			s.Interface = "lo"
+	if l != nil {
+		s.Interface = a.link.name
+		s.Generation, _ = owner.Generation(l.Attrs().Alias)
+	}
+	have, err := a.kernel.addrs()
+	if err != nil {
+		return err
+	}
+	for _, ip := range a.all {
+		as := AddressStatus{Address: ip, Link: "lo"}
+		if !ip.IsLoopback() {
+			as.Link, as.Problem = a.link.check(ip, have)
+			if as.Link == "lo" && s.Interface == "" {
+				s.Interface = "lo"
+			}
 		}
 		s.Addresses = append(s.Addresses, as)
 	}
 	return nil
 }
 
-func (h *Host) judgeAddress(as *AddressStatus, have []ifAddr) {
-	i := slices.IndexFunc(have, func(a ifAddr) bool { return a.prefix.Addr() == as.Address })
+// check returns the link that carries ip and what is wrong.
+func (d *link) check(ip netip.Addr, have []ifAddr) (name, problem string) {
+	i := slices.IndexFunc(have, func(a ifAddr) bool { return a.prefix.Addr() == ip })
 	if i < 0 {
-		as.Problem = "missing"
-		return
+		return "", "missing"
 	}
 	a := have[i]
-	as.Link = h.kernel.linkName(a.link)
-	switch l, err := h.kernel.link(as.Link); {
-	case as.Link != h.cfg.Interface && as.Link != "lo":
-		as.Problem = "on link " + as.Link + ", which is not ours"
+	name = d.kernel.linkName(a.link)
+	switch l, err := d.kernel.link(name); {
+	case name != d.name && name != "lo":
+		problem = "on link " + name + ", which is not ours"
 	case err != nil || l == nil || !isUp(l):
-		as.Problem = "link " + as.Link + " is not up"
-	case as.Link == h.cfg.Interface && l.Type() != h.cfg.linkType:
-		as.Problem = fmt.Sprintf("link %s has type %s, want %s", as.Link, l.Type(), h.cfg.linkType)
-	case !a.usable() && !foreignOnLo(a):
-		as.Problem = fmt.Sprintf("%s on link %s has a wrong prefix length, scope or lifetime, or is a duplicate", a.prefix, as.Link)
+		problem = "link " + name + " is not up"
+	case name == d.name && l.Type() != d.kind:
+		problem = fmt.Sprintf("link %s has type %s, want %s", name, l.Type(), d.kind)
+	case !a.usable() && !unmarkedOnLo(a):
+		problem = fmt.Sprintf("%s on link %s has a wrong prefix length, scope or lifetime, or is a duplicate", a.prefix, name)
 	}
+	return name, problem
 }
 
-func (h *Host) readRules(s *Status) error {
-	generation, found, err := h.tableGeneration()
-	if err != nil {
-		return err
+func (r *Rules) status() (s RulesStatus, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.Generation, s.Present, err = tableGeneration(r.nft); err != nil {
+		return s, err
 	}
-	live, err := h.liveTables()
-	if err != nil {
-		return err
+	if s.Owned, err = ownedTables(r.nft); err != nil {
+		return s, err
 	}
-	s.Rules = RulesStatus{Present: found, Generation: generation, Live: live}
-	s.Rules.Problem, err = h.judgeRules(s.Rules)
-	return err
+	if len(r.want.localIPs) == 0 {
+		return s, nil
+	}
+	if !s.Present {
+		s.Problem = "missing"
+		return s, nil
+	}
+	s.Problem, err = r.want.problem(r.nft, s.Generation)
+	return s, err
 }
 
-// judgeRules compares with what the generation found would have made, on a
-// kernel with the socket expression or without. How the daemon listens is left
-// open: who asks for the status need not know.
-func (h *Host) judgeRules(r RulesStatus) (problem string, err error) {
-	if len(h.localIPs) == 0 {
-		return "", nil
-	}
-	if !r.Present {
-		return "missing", nil
-	}
-	cfg := h.cfg
-	cfg.Generation = r.Generation
-	for _, v := range []struct{ guard, wildcard bool }{{true, false}, {true, true}, {false, false}} {
-		cfg.WildcardListeners = v.wildcard
-		same, err := h.tableIs(tableName, cfg.baseChains(v.guard))
+// problem compares the tables with those that the generation would have made,
+// with the socket expression or without. It accepts either value of
+// WildcardListeners, which the caller of Status need not know.
+func (s ruleset) problem(client nft.Client, generation string) (string, error) {
+	s.generation = generation
+	for _, v := range []struct{ socketExpr, wildcard bool }{{true, false}, {true, true}, {false, false}} {
+		s.socketExpr, s.wildcard = v.socketExpr, v.wildcard
+		same, err := tableIs(client, tableName, s.base())
 		if err != nil {
 			return "", err
 		}
-		if same {
-			return h.judgeLive(cfg, v.guard)
+		if !same {
+			continue
 		}
+		name := ownedPrefix + generation
+		if owned := s.owned(); owned != nil {
+			if same, err = tableIs(client, name, owned); err == nil && !same {
+				return "table inet " + name + " is missing: no process runs, or the kernel is older than 5.12", nil
+			}
+		}
+		return "", err
 	}
 	return "table inet " + tableName + " differs from what this configuration makes", nil
-}
-
-func (h *Host) judgeLive(cfg Config, guard bool) (problem string, err error) {
-	want := cfg.liveChains(guard)
-	if want == nil {
-		return "", nil
-	}
-	name := livePrefix + cfg.Generation
-	same, err := h.tableIs(name, want)
-	if err == nil && !same {
-		problem = "table inet " + name + " is missing: no process runs, or the kernel is older than 5.12"
-	}
-	return problem, err
 }

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Uplink is an interface by which packets of other hosts come in.
+// Uplink is an interface that receives packets from other hosts.
 type Uplink struct {
 	Name  string
 	Index int
 }
 
-// Uplinks returns the uplinks of the calling thread's network namespace: those of
-// default routes of the main table, devices that are no creation of software,
-// tunnels, and what has one of these as a port. Not among them are the host's
-// ends of pods' links, and bridges of these. If any are named, it is those, as
-// far as they exist.
+// Uplinks returns the uplinks of the calling thread's network namespace:
+// interfaces of default routes in the main table, hardware devices, tunnels, and
+// bridges and bonds that have one of these as a port. The host's ends of pods'
+// links and their bridges are no uplinks. If named is not empty, Uplinks returns
+// those of them that exist.
 func Uplinks(named []string) ([]Uplink, error) {
 	links, err := dump(netlink.LinkList)
 	if err != nil {
@@ -51,10 +51,10 @@ func Uplinks(named []string) ([]Uplink, error) {
 	return uplinks, nil
 }
 
-// isOutward knows the kinds of interfaces that lead to other hosts by what they
-// are. A plain device has no kind.
+// isOutward reports whether interfaces of this kind always lead to other hosts.
+// A hardware device has kind "device".
 func isOutward(l netlink.Link) bool {
-	if l.Attrs().Flags&net.FlagLoopback != 0 {
+	if isLoopback(l) {
 		return false
 	}
 	switch l.Type() {
@@ -64,7 +64,7 @@ func isOutward(l netlink.Link) bool {
 	return false
 }
 
-// markMasters marks bridges, bonds and the like that have an uplink as a port.
+// markMasters adds bridges, bonds and the like that have an uplink as a port.
 func markMasters(links []netlink.Link, is map[int]bool) {
 	for changed := true; changed; {
 		changed = false
@@ -77,8 +77,8 @@ func markMasters(links []netlink.Link, is map[int]bool) {
 	}
 }
 
-// defaultRouteLinks looks at the main table only: CNIs have default routes to
-// their own interfaces in others.
+// defaultRouteLinks reads the main table only: in other tables, CNIs have
+// default routes to their own interfaces.
 func defaultRouteLinks() (map[int]bool, error) {
 	routes, err := dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
@@ -103,8 +103,8 @@ func defaultRouteLinks() (map[int]bool, error) {
 	return links, nil
 }
 
-// FollowLinks calls changed whenever interfaces have changed, until done is
-// closed; of a burst perhaps less often than there were changes.
+// FollowLinks calls changed after interfaces have changed, until done is closed.
+// It may call it once for several changes.
 func FollowLinks(done <-chan struct{}, changed func()) error {
 	updates := make(chan netlink.LinkUpdate, 64)
 	if err := netlink.LinkSubscribe(updates, done); err != nil {
@@ -120,16 +120,15 @@ func FollowLinks(done <-chan struct{}, changed func()) error {
 	case <-done:
 		return nil
 	default:
-		return fmt.Errorf("changes of interfaces are no longer told")
+		return fmt.Errorf("subscription to changes of interfaces ended")
 	}
 }
 
-// SourceAddress returns the address that the host would send from to other
-// networks, by its default route.
+// SourceAddress returns the source address of the host's default route.
 func SourceAddress(v6 bool) (netip.Addr, error) {
-	family, to := "IPv4", net.IPv4(192, 0, 2, 1) // RFC 5737: nobody's
+	family, to := "IPv4", net.IPv4(192, 0, 2, 1) // RFC 5737: documentation
 	if v6 {
-		family, to = "IPv6", net.ParseIP("2001:db8::1") // RFC 3849
+		family, to = "IPv6", net.ParseIP("2001:db8::1") // RFC 3849: documentation
 	}
 	routes, err := netlink.RouteGet(to)
 	if err != nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// linkedNode makes links as on a node: an uplink by its default route, a pod's link, a
-// bridge of pods' links, and a bridge that a tunnel is a port of.
+// linkedNode makes links like a node's: an uplink with the default route, a pod's
+// link, a bridge of pods' links, and a bridge with a tunnel as a port.
 func linkedNode(t *testing.T) *namespace {
 	t.Helper()
 	ns := newNamespace(t)
-	ns.inside(t, func() error {
+	ns.Inside(t, func() error {
 		add := func(l netlink.Link) error {
 			if err := netlink.LinkAdd(l); err != nil {
 				return fmt.Errorf("add %s: %w", l.Attrs().Name, err)
@@ -65,7 +65,7 @@ func TestUplinks(t *testing.T) {
 		{[]string{"lxc0", "missing"}, "[lxc0]"},
 	} {
 		names := map[string]bool{}
-		ns.inside(t, func() error {
+		ns.Inside(t, func() error {
 			uplinks, err := Uplinks(tc.named)
 			for _, u := range uplinks {
 				l, err := netlink.LinkByIndex(u.Index)
@@ -92,13 +92,13 @@ func TestLinkKinds(t *testing.T) {
 		}
 	}
 	if isOutward(&netlink.GenericLink{LinkType: "device", LinkAttrs: netlink.LinkAttrs{Flags: net.FlagLoopback}}) {
-		t.Error("lo leads nowhere")
+		t.Error("lo is taken for an uplink")
 	}
 }
 
 func TestSourceAddress(t *testing.T) {
 	ns := linkedNode(t)
-	ns.inside(t, func() error {
+	ns.Inside(t, func() error {
 		if a, err := SourceAddress(false); err != nil || a.String() != "192.0.2.7" {
 			t.Errorf("IPv4: %v, %v", a, err)
 		}
@@ -114,7 +114,7 @@ func TestFollowLinks(t *testing.T) {
 	done, ended := make(chan struct{}), make(chan error, 1)
 	changed := make(chan struct{}, 1)
 	go func() {
-		ended <- inNetNS(ns.fd, func() error {
+		ended <- ns.Do(func() error {
 			return FollowLinks(done, func() {
 				select {
 				case changed <- struct{}{}:
@@ -125,20 +125,20 @@ func TestFollowLinks(t *testing.T) {
 	}()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(30 * time.Second)
-	for i, told := 0, false; !told; {
-		select { // until the subscription is there
+	timeout := time.After(30 * time.Second)
+	for i, called := 0, false; !called; {
+		select { // the first changes may come before the subscription
 		case <-tick.C:
 			i++
-			ns.inside(t, func() error {
+			ns.Inside(t, func() error {
 				a := netlink.NewLinkAttrs()
 				a.Name = fmt.Sprintf("lxc%d", i)
 				return netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: fmt.Sprintf("pod%d", i)})
 			})
 		case <-changed:
-			told = true
-		case <-late:
-			t.Fatal("no change was told")
+			called = true
+		case <-timeout:
+			t.Fatal("no call after a change")
 		}
 	}
 	close(done)

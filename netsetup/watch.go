@@ -7,41 +7,48 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/netsetup/internal/owner"
 )
 
 const (
 	// repairPause follows every check.
 	repairPause = 50 * time.Millisecond
-	// retryAfter is how long after a failed repair the next one is due, at first;
-	// it doubles up to retryAtMost while repairs fail.
-	retryAfter  = time.Second
-	retryAtMost = 15 * time.Second
+	// A failed repair is retried after retryMin. The delay doubles up to retryMax
+	// while repairs fail.
+	retryMin = time.Second
+	retryMax = 15 * time.Second
+	// repairBurst is enough for a firewall that reloads in many steps.
+	repairBurst = 20
 )
 
-// Watch repairs what EnsureAddresses, EnsureAccepts and EnsureRules were called
-// for until ctx ends, then returns nil. It acts on the kernel's notifications about our link,
-// our addresses, our tables and the chains of others that could drop our
-// traffic, and checks everything each SyncInterval. A
-// repair that fails is logged, counted, told to Config.OnError and repeated.
-// Watch fails only if the notifications cannot be had. One Watch per Host.
+// Watch repairs what Ensure was called for until ctx ends, then returns nil. It
+// acts on the kernel's notifications about our link, our addresses, our tables
+// and the chains in other tables that could drop our packets, and checks
+// everything each SyncInterval. A repair that fails is logged, counted, passed
+// to Config.OnError and retried. Watch fails only if it cannot receive
+// notifications. Call it once per Host.
 func (h *Host) Watch(ctx context.Context) error {
-	addrDirty, rulesDirty := make(chan struct{}, 1), make(chan struct{}, 1)
-	route, err := h.subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	addrsChanged, rulesChanged := make(chan struct{}, 1), make(chan struct{}, 1)
+	route, err := subscribe(h.cfg.NetNS, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		return err
 	}
-	rules, err := h.subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	rules, err := subscribe(h.cfg.NetNS, unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		return errors.Join(err, route.Close())
 	}
+	concernsRules := func(m netlink.Message) bool { return h.Rules.concerns(m) || h.Firewall.Concerns(m) }
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return receive(ctx, route, h.concernsAddresses, addrDirty) })
-	g.Go(func() error { return receive(ctx, rules, h.concernsRules, rulesDirty) })
-	g.Go(func() error { return h.repairLoop(ctx, addrDirty, rulesDirty) })
+	g.Go(func() error { return receive(ctx, route, h.Addresses.concerns, addrsChanged) })
+	g.Go(func() error { return receive(ctx, rules, concernsRules, rulesChanged) })
+	g.Go(func() error {
+		newWatcher(h).loop(ctx, addrsChanged, rulesChanged)
+		return nil
+	})
 	g.Go(func() error {
 		<-ctx.Done()
 		return errors.Join(route.Close(), rules.Close()) // ends receive
@@ -50,8 +57,8 @@ func (h *Host) Watch(ctx context.Context) error {
 }
 
 // subscribe opens a socket that receives the groups' notifications.
-func (h *Host) subscribe(protocol int, groups ...uint32) (*netlink.Conn, error) {
-	conn, err := netlink.Dial(protocol, &netlink.Config{NetNS: h.cfg.NetNS})
+func subscribe(netNS, protocol int, groups ...uint32) (*netlink.Conn, error) {
+	conn, err := netlink.Dial(protocol, &netlink.Config{NetNS: netNS})
 	if err != nil {
 		return nil, fmt.Errorf("watch network setup: open netlink socket: %w", err)
 	}
@@ -63,94 +70,73 @@ func (h *Host) subscribe(protocol int, groups ...uint32) (*netlink.Conn, error) 
 	return conn, nil
 }
 
-// receive signals dirty for every message that concerns us, and when messages
-// were lost. It returns nil once ctx has ended and conn is closed.
-func receive(ctx context.Context, conn *netlink.Conn, concerns func(netlink.Message) bool, dirty chan<- struct{}) error {
+// receive signals changed if a message concerns us or messages were lost. It
+// returns nil once ctx has ended and conn is closed.
+func receive(ctx context.Context, conn *netlink.Conn, concerns func(netlink.Message) bool, changed chan<- struct{}) error {
 	for {
 		msgs, err := conn.Receive()
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, unix.ENOBUFS):
-			signal(dirty)
-		case err != nil:
+		case err != nil && !errors.Is(err, unix.ENOBUFS):
 			return fmt.Errorf("watch network setup: %w", err)
-		case slices.ContainsFunc(msgs, concerns):
-			signal(dirty)
+		case err != nil || slices.ContainsFunc(msgs, concerns):
+			select {
+			case changed <- struct{}{}:
+			default: // a signal is pending
+			}
 		}
 	}
 }
 
-// signal leaves at most one signal pending.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+// part is a part of the network setup. repair converges it if it is wanted,
+// unless another generation blocks, which it returns.
+type part struct {
+	object string
+	repair func() (changed bool, other string, err error)
+}
+
+// watcher is the state of one Watch. Only its loop uses it.
+type watcher struct {
+	cfg          Config
+	metrics      metrics
+	addrs, rules []part
+	blockedBy    map[string]string // object → the other generation, as logged
+}
+
+func newWatcher(h *Host) *watcher {
+	return &watcher{
+		cfg: h.cfg, metrics: h.metrics, blockedBy: make(map[string]string),
+		addrs: []part{{owner.Addresses, h.Addresses.repair}},
+		rules: []part{{owner.Rules, h.Rules.repair}, {owner.Accepts, h.Firewall.Repair}},
 	}
 }
 
-// concernsAddresses accepts messages about our link, lo or a local IP.
-func (h *Host) concernsAddresses(m netlink.Message) bool {
-	switch m.Header.Type {
-	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		name := cString(attributeAfter(m.Data, unix.SizeofIfInfomsg, unix.IFLA_IFNAME))
-		return name == h.cfg.Interface || name == "lo"
-	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		a, err := parseIfAddr(m.Data)
-		return err == nil && slices.Contains(h.localIPs, a.prefix.Addr())
-	}
-	return false
-}
-
-// concernsRules accepts messages about our tables: in those about tables,
-// chains, rules and sets alike, attribute 1 names the table. Of other tables it
-// accepts what can change whether a chain drops our traffic.
-func (h *Host) concernsRules(m netlink.Message) bool {
-	name := cString(attribute(m.Data, unix.NFTA_TABLE_NAME))
-	return name == tableName || name == h.liveName() || h.concernsAccepts(name, m)
-}
-
-func (h *Host) concernsAccepts(table string, m netlink.Message) bool {
-	followed := h.followed.Load()
-	if followed == nil || len(m.Data) == 0 {
-		return false
-	}
-	id := tableID{nftables.TableFamily(m.Data[0]), table}
-	switch m.Header.Type & 0xff {
-	case unix.NFT_MSG_NEWTABLE: // perhaps no longer dormant
-		return familyName(id.family) != ""
-	case unix.NFT_MSG_NEWCHAIN:
-		return familyName(id.family) != "" && attribute(m.Data, unix.NFTA_CHAIN_HOOK) != nil
-	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		return slices.Contains((*followed)[id], cString(attribute(m.Data, unix.NFTA_RULE_CHAIN)))
-	case unix.NFT_MSG_DELCHAIN:
-		return slices.Contains((*followed)[id], cString(attribute(m.Data, unix.NFTA_CHAIN_NAME)))
-	}
-	return false
-}
-
-// repairLoop checks once at the start: drift may be older than the
+// loop checks everything at the start: drift may be older than the
 // subscription.
-func (h *Host) repairLoop(ctx context.Context, addrDirty, rulesDirty <-chan struct{}) error {
-	tick := time.NewTicker(h.cfg.SyncInterval)
+func (w *watcher) loop(ctx context.Context, addrsChanged, rulesChanged <-chan struct{}) {
+	tick := time.NewTicker(w.cfg.SyncInterval)
 	defer tick.Stop()
-	pace := newPace(time.Now())
+	limit := newRateLimit(time.Now())
 	var retry retry
 	addrs, rules := true, true
 	for {
-		before := h.repairs.Load()
-		failed := h.repair(addrs, rules)
-		retry.after(failed, addrs && rules)
-		if !pause(ctx, pace.after(h.repairs.Load() != before, time.Now())) {
-			return nil
+		repairs, failed := w.check(addrs, rules)
+		retry.update(failed, addrs && rules)
+		pause := time.NewTimer(limit.pause(repairs > 0, time.Now()))
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
 		}
 		addrs, rules = false, false
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-addrDirty:
+			return
+		case <-addrsChanged:
 			addrs = true
-		case <-rulesDirty:
+		case <-rulesChanged:
 			rules = true
 		case <-tick.C:
 			addrs, rules = true, true
@@ -161,144 +147,84 @@ func (h *Host) repairLoop(ctx context.Context, addrDirty, rulesDirty <-chan stru
 	}
 }
 
-// retry is when everything is to be checked again because a repair failed.
-type retry struct {
-	due   <-chan time.Time // nil: not
-	delay time.Duration    // before due; 0: none has failed
+// check repairs what was asked for. repairs counts failed ones too.
+func (w *watcher) check(addrs, rules bool) (repairs int, failed bool) {
+	var parts []part
+	if addrs {
+		parts = append(parts, w.addrs...)
+	}
+	if rules {
+		parts = append(parts, w.rules...)
+	}
+	for _, p := range parts {
+		changed, err := w.repair(p)
+		failed = failed || err != nil
+		if changed || err != nil {
+			repairs++
+		}
+	}
+	return repairs, failed
 }
 
-// after a check: one of everything that found all well ends the matter, one of
-// a part says nothing of the other.
-func (r *retry) after(failed, everything bool) {
+// repair logs and counts what p.repair did.
+func (w *watcher) repair(p part) (changed bool, err error) {
+	changed, other, err := p.repair()
+	if err != nil {
+		w.metrics.errors.WithLabelValues(p.object).Inc()
+		w.cfg.Logger.Error("repair of the network setup failed", "object", p.object, "error", err)
+		if w.cfg.OnError != nil {
+			w.cfg.OnError(p.object, err)
+		}
+		return changed, err
+	}
+	if other != "" && other != w.blockedBy[p.object] {
+		w.cfg.Logger.Info("another process owns the network setup now", "object", p.object, "generation", other)
+	}
+	w.blockedBy[p.object] = other
+	if changed {
+		w.metrics.repairs.WithLabelValues(p.object).Inc()
+		w.cfg.Logger.Warn("network setup had drifted, repaired", "object", p.object)
+	}
+	return changed, nil
+}
+
+// retry decides when everything is checked again after a failed repair.
+type retry struct {
+	due   <-chan time.Time // nil: no retry is due
+	delay time.Duration    // before due; 0: no repair has failed
+}
+
+// update follows a check. Only a check of everything ends the retries: a check
+// of one part says nothing about the others.
+func (r *retry) update(failed, everything bool) {
 	switch {
 	case !failed && everything:
 		*r = retry{}
 	case failed && r.due == nil:
-		r.delay = min(max(2*r.delay, retryAfter), retryAtMost)
+		r.delay = min(max(2*r.delay, retryMin), retryMax)
 		r.due = time.After(r.delay)
 	}
 }
 
-// pause returns false if ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
+// rateLimit limits repairs if two programs undo each other's work, such as Watch
+// and another manager of the firewall: repairBurst repairs at once, then one a
+// second.
+type rateLimit struct {
+	tokens float64 // repairs that may follow at once
+	at     time.Time
 }
 
-// repair converges what was asked for and is still wanted.
-func (h *Host) repair(addrs, rules bool) (failed bool) {
-	if addrs {
-		failed = h.repairOne(objectAddresses, &h.wantAddrs, h.addressesAdoptedBy, h.convergeAddresses)
-	}
-	if rules {
-		failed = h.repairOne(objectRules, &h.wantRules, h.rulesAdoptedBy, h.convergeRules) || failed
-		failed = h.repairOne(objectAccepts, &h.wantAccepts, h.acceptsAdoptedBy, h.convergeAccepts) || failed
-	}
-	return failed
-}
+func newRateLimit(now time.Time) *rateLimit { return &rateLimit{tokens: repairBurst, at: now} }
 
-// repairOne converges unless another generation has the object and still runs,
-// which adoptedBy names.
-func (h *Host) repairOne(object string, wanted *bool, adoptedBy func() (string, error), converge func() (bool, error)) (failed bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !*wanted {
-		return false
+// pause returns the pause after a check at now.
+func (l *rateLimit) pause(repaired bool, now time.Time) time.Duration {
+	l.tokens = min(repairBurst, l.tokens+now.Sub(l.at).Seconds())
+	l.at = now
+	if repaired {
+		l.tokens = max(0, l.tokens-1)
 	}
-	if object == objectAddresses {
-		defer h.takeTurn()()
+	if l.tokens < 1 {
+		return time.Second
 	}
-	other, err := adoptedBy()
-	if other != "" && err == nil {
-		h.sayAdopted(object, other)
-		return false
-	}
-	changed := false
-	if err == nil {
-		delete(h.adopted, object)
-		changed, err = converge()
-	}
-	if err != nil || changed {
-		h.repairs.Add(1)
-	}
-	if err != nil {
-		h.metrics.errors.WithLabelValues(object).Inc()
-		h.log.Error("repair of the network setup failed", "object", object, "err", err)
-		if h.cfg.OnError != nil {
-			h.cfg.OnError(object, err)
-		}
-		return true
-	}
-	if changed {
-		h.metrics.repairs.WithLabelValues(object).Inc()
-		h.log.Warn("network setup had drifted, repaired", "object", object)
-	}
-	return false
-}
-
-// sayAdopted logs once per change of hands.
-func (h *Host) sayAdopted(object, other string) {
-	if h.adopted[object] == other {
-		return
-	}
-	h.adopted[object] = other
-	h.log.Info("another process keeps the network setup now", "object", object, "generation", other)
-}
-
-// addressesAdoptedBy returns the mark of the other generation that our link or
-// an address on lo carries, or "".
-func (h *Host) addressesAdoptedBy() (string, error) {
-	l, err := h.kernel.link(h.cfg.Interface)
-	if err != nil {
-		return "", err
-	}
-	if l != nil {
-		g, ok := generationOfAlias(l.Attrs().Alias)
-		if ok && g != h.cfg.Generation && h.holds(objectAddresses, markOf(g)) {
-			return g, nil
-		}
-	}
-	have, err := h.kernel.addrs()
-	if err != nil {
-		return "", err
-	}
-	for _, a := range have {
-		other := a.link == loIndex && a.mark.ours() && a.mark != markOf(h.cfg.Generation)
-		if other && h.holds(objectAddresses, a.mark) {
-			return a.mark.String(), nil
-		}
-	}
-	return "", nil
-}
-
-func (h *Host) rulesAdoptedBy() (string, error) {
-	g, _, err := h.tableGeneration()
-	if g == h.cfg.Generation {
-		g = ""
-	}
-	return h.heldBy(objectRules, g), err
-}
-
-// attributeAfter finds an attribute behind a header of that many bytes; nil
-// where it is missing.
-func attributeAfter(data []byte, header int, want uint16) []byte {
-	if len(data) < header {
-		return nil
-	}
-	attrs, err := netlink.UnmarshalAttributes(data[header:])
-	if err != nil {
-		return nil
-	}
-	for _, a := range attrs {
-		if attrType(a) == want {
-			return a.Data
-		}
-	}
-	return nil
+	return repairPause
 }

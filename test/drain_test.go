@@ -15,8 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestDrain removes an address while nodens resolves queries to it, by a reload
-// and by SIGTERM. The clients get their answers.
+// TestDrain has queries under way when their address goes, by a reload and by
+// SIGTERM: they are answered.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct {
@@ -69,27 +69,27 @@ func drain(t *testing.T, end func(*testing.T, *lab.Daemon)) {
 	for network, conn := range conns {
 		r, err := (&dns.Conn{Conn: conn}).ReadMsg()
 		if err != nil {
-			t.Errorf("in-flight query over %s: %v", network, err)
+			t.Errorf("the query under way over %s: %v", network, err)
 			continue
 		}
 		if got := lab.Data(r, dns.TypeA); !slices.Equal(got, []string{hashed("slow." + network + ".example.")}) {
-			t.Errorf("in-flight query over %s: %s %v", network, dns.RcodeToString[r.Rcode], got)
+			t.Errorf("the query under way over %s: %s %v", network, dns.RcodeToString[r.Rcode], got)
 		}
 	}
 }
 
-// TestSurge replaces the process five times by one that starts beside it, while
-// clients send queries and a few slow lookups delay the end of the old process.
-// No UDP query is lost. One TCP connection may be reset each time: unless
-// net.ipv4.tcp_migrate_req is set, the kernel does not move a closing socket's
-// half-open connections to another socket.
+// TestSurge replaces the process by another one beside it, five times, while
+// clients ask without a pause and some look-ups hold up the old process's end.
+// No UDP query is lost. Of TCP one connection may be reset each time: the
+// kernel gives a closing socket's half-open connections to another only where
+// net.ipv4.tcp_migrate_req is set.
 func TestSurge(t *testing.T) {
 	t.Parallel()
 	t.Run("udp", func(t *testing.T) { t.Parallel(); surge(t, udpLoad, 0, 0) })
 	t.Run("tcp", func(t *testing.T) { t.Parallel(); surge(t, 0, tcpLoad, surges) })
 }
 
-// surges is the number of replacements.
+// surges is how often the process is replaced.
 const surges = 5
 
 func surge(t *testing.T, udp, tcp, tolerated int) {
@@ -102,17 +102,16 @@ func surge(t *testing.T, udp, tcp, tolerated int) {
 	load := startLoad(t, c, udp, tcp, 1)
 	for round := range surges {
 		d := c.start(t, corefile)
-		load.wait(t, 100)
+		load.await(t, 100)
 		held := holdQueries(t, c, round)
-		load.wait(t, 100) // so that each process has read some of them
+		load.await(t, 100) // so that both have read their part of them
 		old.Signal(t, syscall.SIGTERM)
-		load.wait(t, 100)
+		load.await(t, 100)
 		up.next()
 		for _, conn := range held {
-			// On a slow machine the upstream may have held it for too long:
-			// SERVFAIL.
+			// On a slow machine it may have been held for too long: SERVFAIL.
 			if _, err := (&dns.Conn{Conn: conn}).ReadMsg(); err != nil {
-				t.Errorf("round %d: in-flight query: %v", round, err)
+				t.Errorf("round %d: a query under way: %v", round, err)
 			}
 		}
 		if status := old.Wait(t); status != 0 {
@@ -123,10 +122,10 @@ func surge(t *testing.T, udp, tcp, tolerated int) {
 	t.Logf("%d queries during %d replacements", load.stop(t, tolerated), surges)
 }
 
-// holdingUpstream holds its answers to names below held.example until next is
-// called.
+// holdingUpstream holds back its answers to names below held.example until
+// next is called.
 type holdingUpstream struct {
-	ended <-chan struct{} // at the end of the test
+	ended <-chan struct{} // with the test
 
 	mu      sync.Mutex
 	release chan struct{}
@@ -146,7 +145,7 @@ func (u *holdingUpstream) answer(q *dns.Msg) *dns.Msg {
 	return lab.Reply(q, name+" 30 IN A "+hashed(name))
 }
 
-// next sends the held answers.
+// next answers what is held back.
 func (u *holdingUpstream) next() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -154,8 +153,8 @@ func (u *holdingUpstream) next() {
 	u.release = make(chan struct{})
 }
 
-// holdQueries sends queries for held names from as many ports as make each of two
-// processes receive some.
+// holdQueries asks for names that are held back from so many ports that each
+// of two processes gets some of them.
 func holdQueries(t *testing.T, c *cluster, round int) []net.Conn {
 	t.Helper()
 	var conns []net.Conn

@@ -266,7 +266,7 @@ func (f *flags) needs() []doctor.Need {
 }
 
 func portHolders(port uint16, addrs ...netip.Addr) ([]doctor.Holder, error) {
-	found, err := netsetup.PortHolders("/proc", port, addrs...)
+	found, err := netsetup.PortOwners("/proc", port, addrs...)
 	if err != nil {
 		return nil, err
 	}
@@ -312,16 +312,16 @@ func hostState(ctx context.Context, f *flags) (doctor.HostState, error) {
 // hostFirewall adds what keeps the local IPs' traffic from its way: chains that
 // nodens cannot open, and those that it was told not to.
 func hostFirewall(out *doctor.HostState, s netsetup.Status, wanted bool) {
-	for _, d := range s.ForeignDrops {
+	for _, d := range s.Firewall.Drops {
 		out.Drops = append(out.Drops, d.What+" "+d.Why)
 	}
 	switch {
 	case !wanted:
-		for _, c := range s.Accepts.Lacking {
+		for _, c := range s.Firewall.Lacking {
 			out.Drops = append(out.Drops, "chain "+c+" drops by default, and nodens was told to install no rules")
 		}
-	case s.Accepts.Problem != "" && len(out.Missing) < len(s.Addresses):
-		out.Problems = append(out.Problems, "accept rules: "+s.Accepts.Problem)
+	case s.Firewall.Problem != "" && len(out.Missing) < len(s.Addresses):
+		out.Problems = append(out.Problems, "accept rules: "+s.Firewall.Problem)
 	}
 }
 

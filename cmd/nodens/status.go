@@ -11,6 +11,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/netsetup"
+	"github.com/nodens-dns/nodens/netsetup/firewall"
 )
 
 var errNotAsWanted = errors.New("the host is not set up as wanted")
@@ -18,12 +19,12 @@ var errNotAsWanted = errors.New("the host is not set up as wanted")
 // asWanted leaves out of the judgement what the flags leave to others.
 func asWanted(f *flags, s netsetup.Status) bool {
 	if !f.SetupRules {
-		s.Rules.Present, s.Rules.Problem, s.Accepts.Problem = true, "", ""
+		s.Rules.Present, s.Rules.Problem, s.Firewall.Problem = true, "", ""
 	}
 	if f.SetupInterface {
 		return s.OK()
 	}
-	return s.Rules.Problem == "" && s.Accepts.Problem == ""
+	return s.Rules.Problem == "" && s.Firewall.Problem == ""
 }
 
 // printStatus prints one line for each thing: what it is and how it is.
@@ -52,17 +53,17 @@ func printStatus(w io.Writer, f *flags, s netsetup.Status) {
 	}
 	switch {
 	case f.SetupRules:
-		fmt.Fprintf(w, "accepts\t%s\n", accepts(s.Accepts))
-	case len(s.Accepts.Lacking) > 0:
-		fmt.Fprintf(w, "note\tno rules are wanted, but these chains drop by default: %s\n", strings.Join(s.Accepts.Lacking, ", "))
+		fmt.Fprintf(w, "accepts\t%s\n", accepts(s.Firewall))
+	case len(s.Firewall.Lacking) > 0:
+		fmt.Fprintf(w, "note\tno rules are wanted, but these chains drop by default: %s\n", strings.Join(s.Firewall.Lacking, ", "))
 	}
-	for _, d := range s.ForeignDrops {
+	for _, d := range s.Firewall.Drops {
 		fmt.Fprintf(w, "note\t%s %s\n", d.What, d.Why)
 	}
 }
 
 // accepts says in which chains of others the accept rules are.
-func accepts(s netsetup.AcceptsStatus) string {
+func accepts(s firewall.Status) string {
 	switch {
 	case s.Problem != "":
 		return s.Problem

@@ -76,7 +76,7 @@ func (s *hostSetup) ensureAddresses(ctx context.Context) error {
 	if s.Host == nil || !s.opts.SetupInterface {
 		return nil
 	}
-	return s.EnsureAddresses(ctx)
+	return s.Addresses.Ensure(ctx)
 }
 
 func (s *hostSetup) removeAddresses(ctx context.Context) error {
@@ -85,7 +85,7 @@ func (s *hostSetup) removeAddresses(ctx context.Context) error {
 	}
 	var err error
 	if s.opts.SetupInterface && !s.opts.SkipTeardown {
-		err = s.RemoveAddresses(ctx)
+		err = s.Addresses.Remove(ctx)
 	}
 	return errors.Join(err, s.Close())
 }
@@ -95,7 +95,7 @@ func (s *hostSetup) setListeners(cfg source) {
 	if s.Host == nil {
 		return
 	}
-	if err := s.SetWildcardListeners(listensOnWildcard(cfg)); err != nil {
+	if err := s.Rules.SetWildcardListeners(listensOnWildcard(cfg)); err != nil {
 		s.log.Error("adapting the netfilter rules to the Corefile's bind directives failed", "error", err)
 		s.countError("iptables")
 	}
@@ -118,7 +118,7 @@ func (s *hostSetup) ensureAccepts(ctx context.Context) error {
 	if !s.wantsRules() {
 		return nil
 	}
-	if err := s.EnsureAccepts(ctx); err != nil {
+	if err := s.Firewall.Ensure(ctx); err != nil {
 		s.log.Error("adding accept rules to other nftables tables failed", "error", err)
 		s.countError("iptables")
 	}
@@ -130,7 +130,7 @@ func (s *hostSetup) removeAccepts(ctx context.Context) error {
 	if !s.wantsRules() || s.opts.SkipTeardown {
 		return nil
 	}
-	return s.RemoveAccepts(ctx)
+	return s.Firewall.Remove(ctx)
 }
 
 // ensureRules installs the netfilter rules and starts to watch the host. It logs a
@@ -141,7 +141,7 @@ func (s *hostSetup) ensureRules(ctx context.Context) error {
 		return nil
 	}
 	if s.wantsRules() {
-		if err := s.EnsureRules(ctx); err != nil {
+		if err := s.Rules.Ensure(ctx); err != nil {
 			s.log.Error("installing the netfilter rules failed", "error", err)
 			s.countError("iptables")
 		}
@@ -167,7 +167,7 @@ func (s *hostSetup) removeRules(ctx context.Context) error {
 	if !s.wantsRules() || s.opts.SkipTeardown {
 		return nil
 	}
-	return s.RemoveRules(ctx)
+	return s.Rules.Remove(ctx)
 }
 
 // explainPort adds to an error of listening the process that holds the port.
@@ -175,7 +175,7 @@ func explainPort(err error, port uint16, addrs ...netip.Addr) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return err
 	}
-	holders, herr := netsetup.PortHolders("/proc", port, addrs...)
+	holders, herr := netsetup.PortOwners("/proc", port, addrs...)
 	if herr != nil {
 		return err
 	}

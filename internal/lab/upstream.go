@@ -17,18 +17,18 @@ type Seen struct {
 	Msg   *dns.Msg
 }
 
-// Upstream is a DNS server with scripted answers.
+// Upstream is a DNS server that the test scripts.
 type Upstream struct {
 	answer func(q *dns.Msg) *dns.Msg
 
 	mu   sync.Mutex
 	seen []Seen
-	news chan struct{} // closed and replaced at every query
+	news chan struct{} // closed and replaced with every query
 }
 
-// StartUpstream serves address, host:port inside the namespace, over UDP and TCP
-// until the end of the test. It calls answer concurrently. If answer returns nil,
-// it sends no reply.
+// StartUpstream serves address, host:port inside the namespace, over UDP and
+// TCP until the end of the test. answer is called concurrently; its nil is
+// silence.
 func StartUpstream(t testing.TB, n *Netns, address string, answer func(q *dns.Msg) *dns.Msg) *Upstream {
 	t.Helper()
 	u := &Upstream{answer: answer, news: make(chan struct{})}
@@ -77,7 +77,8 @@ func (u *Upstream) note(proto string, from net.Addr, q *dns.Msg) {
 	u.news = make(chan struct{})
 }
 
-// Seen returns the queries for name so far, or all queries if name is empty.
+// Seen returns the queries for name received so far, or all of them if name is
+// empty.
 func (u *Upstream) Seen(name string) []Seen {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -90,7 +91,7 @@ func (u *Upstream) Seen(name string) []Seen {
 	return list
 }
 
-// WaitFor waits for a query for name and returns the first one.
+// Await waits for a query for name.
 func (u *Upstream) WaitFor(t testing.TB, name string) Seen {
 	t.Helper()
 	for {
@@ -103,20 +104,20 @@ func (u *Upstream) WaitFor(t testing.TB, name string) Seen {
 		select {
 		case <-news:
 		case <-t.Context().Done():
-			t.Fatalf("no query for %s", name)
+			t.Fatalf("no query for %s came", name)
 		}
 	}
 }
 
-// Reply answers q with the given records in master file form, with RA and an OPT
-// record if q has one.
+// Reply is an authoritative-looking answer to q with the given records, in
+// master file form.
 func Reply(q *dns.Msg, records ...string) *dns.Msg {
 	r := new(dns.Msg).SetReply(q)
 	r.RecursionAvailable = true
 	for _, s := range records {
 		rr, err := dns.NewRR(s)
 		if err != nil {
-			panic(err) // a mistake in the test
+			panic(err) // a record written in a test
 		}
 		r.Answer = append(r.Answer, rr)
 	}
@@ -126,8 +127,8 @@ func Reply(q *dns.Msg, records ...string) *dns.Msg {
 	return r
 }
 
-// ReplyAddress answers an A query with ip, an AAAA query with 2001:db8::1, and
-// others with no data.
+// ReplyAddress answers a question for an IPv4 address with ip, for an IPv6 address
+// with 2001:db8::1, and others with no data.
 func ReplyAddress(q *dns.Msg, ip string) *dns.Msg {
 	name := q.Question[0].Name
 	switch q.Question[0].Qtype {
@@ -139,8 +140,8 @@ func ReplyAddress(q *dns.Msg, ip string) *dns.Msg {
 	return Denial(q, dns.RcodeSuccess, name)
 }
 
-// Denial is a negative answer to q: rcode NOERROR or NXDOMAIN, and the SOA of
-// zone.
+// Denial is a negative answer to q with rcode NOERROR or NXDOMAIN and the SOA
+// of zone.
 func Denial(q *dns.Msg, rcode int, zone string) *dns.Msg {
 	r := Reply(q)
 	r.Rcode = rcode

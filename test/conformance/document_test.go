@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "write docs/conformance.md")
 
 const document = "../../docs/conformance.md"
 
-// row is one requirement.
+// row is one thing that is asked of nodens.
 type row struct {
 	id, text string
 	tests    []string // "folder TestName"
@@ -25,19 +25,19 @@ type row struct {
 type chapter struct {
 	title string
 	rows  []row
-	notes []string // paragraphs after the table
+	notes []string // paragraphs below the table
 }
 
-// TestDocument expects that every row has a test, every scenario a row, that each
-// named test exists, and that docs/conformance.md is up to date.
+// TestDocument holds that every row has a test, every scenario a row, that
+// each test named is there, and that docs/conformance.md says so.
 func TestDocument(t *testing.T) {
 	chapters := readRows(t)
 	addScenarios(t, chapters)
 	var b strings.Builder
 	b.WriteString("# Conformance\n\n<!-- Made from test/conformance/rows.txt and the names of the tests by\n     go test ./test/conformance -run TestDocument -update -->\n\n" +
-		"What nodens must do, and the tests that check it. Scenarios are files in\n`test/conformance/testdata`. They run against the real daemon and scripted\nupstreams, and can move the daemon's clock.\n")
+		"What nodens is held to, and by which tests. The scenarios are files of\n`test/conformance/testdata`; they are played against the running daemon and\nscripted upstreams, with a clock that the scenario moves.\n")
 	for _, c := range chapters {
-		fmt.Fprintf(&b, "\n## %s\n\n| row | requirement | tests |\n|---|---|---|\n", c.title)
+		fmt.Fprintf(&b, "\n## %s\n\n| row | what is asked | tests |\n|---|---|---|\n", c.title)
 		for _, r := range c.rows {
 			if len(r.tests) == 0 {
 				t.Errorf("row %s has no test", r.id)
@@ -58,7 +58,7 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != b.String() {
-		t.Errorf("docs/conformance.md is out of date; run this test with -update")
+		t.Errorf("docs/conformance.md is not what the rows and tests give; run this test with -update")
 	}
 }
 
@@ -82,7 +82,7 @@ func readRows(t *testing.T) []chapter {
 		default:
 			id, what, ok := strings.Cut(s, " | ")
 			if !ok {
-				t.Fatalf("rows.txt:%d: want ID | requirement", i+1)
+				t.Fatalf("rows.txt:%d: want ID | what is asked", i+1)
 			}
 			c := &list[len(list)-1]
 			c.rows = append(c.rows, row{id: id, text: strings.ReplaceAll(what, "|", `\|`)})
@@ -91,7 +91,7 @@ func readRows(t *testing.T) []chapter {
 	return list
 }
 
-// existing returns "FOLDER TestName", formatted as code, if that test exists.
+// existing is "FOLDER TestName", as code, if that test is there.
 func existing(t *testing.T, number int, s string) string {
 	t.Helper()
 	folder, name, _ := strings.Cut(s, " ")
@@ -110,12 +110,12 @@ func existing(t *testing.T, number int, s string) string {
 		found = found && err == nil
 	}
 	if !found {
-		t.Errorf("rows.txt:%d: no test %s", number, s)
+		t.Errorf("rows.txt:%d: there is no test %s", number, s)
 	}
 	return fmt.Sprintf("`%s` %s", folder, name)
 }
 
-// addScenarios adds each scenario to its row.
+// addScenarios gives each scenario to its row.
 func addScenarios(t *testing.T, chapters []chapter) {
 	t.Helper()
 	byID := map[string]*row{}

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Boots Debian's kernel 6.1, which has the dummy driver, in an emulated machine
 # and runs init in it: the daemon on a real dummy link, and the tests of netsetup
-# and bpf. As root, on Debian; it installs what it needs. Prints the console and
-# ends with 0 if the machine said PASS.
+# and bpf. Needs root and Debian; installs its packages. Prints the console and
+# exits with 0 if init printed PASS.
 set -eu
 cd "$(dirname "$0")/../.."
 go=${GO:-go}
@@ -34,13 +34,13 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 mkdir -p "$root/bin" "$root/sbin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/etc" "$root/t/bin"
 
-# The kernel and the modules of networking, of whatever 6.1 Debian has now.
+# The current 6.1 kernel of Debian and its network modules.
 chmod 755 "$work"
 fetch() {
 	kernel=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: *\(linux-image-[^ ]*\).*/\1/p' | head -1)
 	[ -n "$kernel" ] && (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$kernel")
 }
-# Lists may be missing, or name a build that has been replaced.
+# The package lists may be missing or outdated.
 fetch || { apt-get update -qq && fetch; } || skip "no package linux-image-cloud-amd64"
 (cd "$work" && dpkg -x "$kernel"_*.deb kernel)
 release=$(basename "$work"/kernel/lib/modules/*)
@@ -53,7 +53,7 @@ done
 cp "$work"/kernel/lib/modules/"$release"/modules.order "$work"/kernel/lib/modules/"$release"/modules.builtin* "$root/lib/modules/$release/"
 depmod -b "$root" "$release"
 
-# Tools: busybox, and the real dig, nft and ip with their libraries.
+# Tools: busybox, and dig, nft and ip with their libraries.
 cp "$(command -v busybox)" "$root/bin/busybox"
 for tool in dig nft ip; do
 	path=$(command -v "$tool")
@@ -66,10 +66,10 @@ done
 
 CGO_ENABLED=0 "$go" build -trimpath -o "$root/t/nodens" ./cmd/nodens
 cp test/vm/Corefile "$root/t/"
-for package in netsetup bpf; do
+for package in netsetup netsetup/firewall bpf; do
 	mkdir "$root/t/$package"
 	CGO_ENABLED=0 "$go" test -c -o "$root/t/$package/test" "./$package"
-	cp -r "$package/testdata" "$root/t/$package/"
+	[ ! -d "$package/testdata" ] || cp -r "$package/testdata" "$root/t/$package/"
 done
 cp test/vm/init "$root/init"
 chmod 755 "$root/init"
