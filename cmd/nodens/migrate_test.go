@@ -47,7 +47,7 @@ func TestMigrate(t *testing.T) {
 				return
 			}
 			again, report, err := migrateFile(t, out, append(args, "-")...)
-			if err != nil || again != out || strings.Contains(report, "Changes:") || !strings.Contains(report, "its Corefile is accepted") {
+			if err != nil || again != out || strings.Contains(report, "Changes:") || !strings.Contains(report, "nodens accepts the Corefile") {
 				t.Errorf("second migration: %v\n%s", err, report)
 			}
 		})
@@ -86,7 +86,7 @@ func TestMigrateFiles(t *testing.T) {
 		}
 	}
 	out, report, err := migrateFile(t, "", files...)
-	if err != nil || strings.Count(out, "\n---\n") != 1 || !strings.Contains(report, "its Corefile is accepted") {
+	if err != nil || strings.Count(out, "\n---\n") != 1 || !strings.Contains(report, "nodens accepts the Corefile") {
 		t.Errorf("%v\n%s%s", err, report, out)
 	}
 	out, report, err = migrateFile(t, string(text), "-o", "report", "-")

@@ -33,29 +33,28 @@ func nodeCaches(o *object) []*container {
 	return found
 }
 
-// envOf are the variables of a container; what the kubelet fills in has a
-// stand-in that is an address.
+// envOf returns the variables of a container. Values that the kubelet fills in are
+// replaced by an example address.
 func envOf(n *yaml.Node) map[string]string {
 	env := make(map[string]string)
 	for _, e := range list(n, "env") {
 		value := scalar(e, "value")
 		if child(e, "valueFrom") != nil {
-			value = standInIP
+			value = exampleIP
 		}
 		env[scalar(e, "name")] = value
 	}
 	return env
 }
 
-// Stand-ins for what is known only on the node.
+// Example values for what is known only on the node.
 const (
-	standInIP      = "192.0.2.1"
-	standInLocal   = "169.254.20.10"
-	standInService = "10.96.0.10"
+	exampleIP      = "192.0.2.1"
+	exampleLocal   = "169.254.20.10"
+	exampleService = "10.96.0.10"
 )
 
-// flag is the value of a flag among the arguments, written in any of the ways
-// that Go's flag package takes.
+// flag returns the value of a flag, in any syntax of Go's flag package.
 func (c *container) flag(name string) (value string, ok bool) {
 	for i, a := range c.args {
 		a, dashed := strings.CutPrefix(a, "-")
@@ -74,8 +73,7 @@ func (c *container) flag(name string) (value string, ok bool) {
 	return "", false
 }
 
-// setFlag gives a flag a value, in the place of the old one or behind all
-// others.
+// setFlag sets a flag, in its old place or at the end.
 func (c *container) setFlag(name, value string) {
 	for i, n := range list(c.Node, "args") {
 		key, _, inline := strings.Cut(strings.TrimLeft(n.Value, "-"), "=")
@@ -98,10 +96,10 @@ func (c *container) setFlag(name, value string) {
 	c.args = texts(c.Node, "args")
 }
 
-// expanded are the arguments as the kubelet gives them, and with stand-ins for
-// the placeholders that a script fills in.
+// expanded returns the arguments as the daemon receives them: the kubelet expands
+// variables, and example values replace the placeholders.
 func (c *container) expanded() []string {
-	replace := []string{"__PILLAR__LOCAL__DNS__", standInLocal, "__PILLAR__DNS__SERVER__", standInService}
+	replace := []string{"__PILLAR__LOCAL__DNS__", exampleLocal, "__PILLAR__DNS__SERVER__", exampleService}
 	for name, value := range c.env {
 		replace = append(replace, "$("+name+")", value)
 	}
@@ -113,13 +111,13 @@ func (c *container) expanded() []string {
 	return args
 }
 
-// source is where a file of the container comes from.
+// source is the origin of a file in the container.
 type source struct {
 	configMap, key string
 }
 
-// file finds the ConfigMap that is mounted as a file. has tells whether a
-// ConfigMap may have a key.
+// file returns the ConfigMap key that is mounted as a file and for which has is
+// true.
 func (c *container) file(name string, has func(source) bool) (source, bool) {
 	for _, m := range list(c.Node, "volumeMounts") {
 		for _, v := range list(c.pod, "volumes") {
@@ -135,7 +133,7 @@ func (c *container) file(name string, has func(source) bool) (source, bool) {
 	return source{}, false
 }
 
-// keyAt is the key of a ConfigMap volume that a mount shows as a file.
+// keyAt returns the key of a ConfigMap volume that a mount has as file name.
 func keyAt(volume, mount *yaml.Node, name string) (string, bool) {
 	at, sub := scalar(mount, "mountPath"), scalar(mount, "subPath")
 	var rel string
@@ -156,7 +154,7 @@ func keyAt(volume, mount *yaml.Node, name string) (string, bool) {
 	return rel, len(items) == 0
 }
 
-// corefile is the file that the daemon will read, by node-cache's rules.
+// corefile returns the file that the daemon reads, by node-cache's rules.
 func (c *container) corefile(has func(source) bool) (s source, base, ok bool) {
 	name, given := c.flag("basecorefile")
 	if !given {
@@ -175,10 +173,10 @@ func (c *container) corefile(has func(source) bool) (s source, base, ok bool) {
 	return s, false, ok
 }
 
-// hostNetwork tells whether the pod is in the host's network.
+// hostNetwork reports whether the pod uses the host's network.
 func (c *container) hostNetwork() bool { return scalar(c.pod, "hostNetwork") == "true" }
 
-// setsUp tells whether the daemon sets up anything on the host.
+// setsUp reports whether the daemon sets up an interface or rules on the host.
 func (c *container) setsUp() bool {
 	link, _ := c.flag("setupinterface")
 	rules, _ := c.flag("setupiptables")

@@ -11,8 +11,8 @@ import (
 // readyPort is the default port of the ready directive.
 const readyPort = "8181"
 
-// corefile checks the Corefile and lets it serve /ready. It returns the address
-// of that, host:port; "" if there is none.
+// corefile checks the Corefile and adds the directives ready and redirect to it. It
+// returns the address of ready, host:port, or "".
 func (m *migration) corefile(o *object, c *container) (ready string) {
 	start := Start{Args: c.expanded(), Env: c.env}
 	var n *yaml.Node
@@ -28,7 +28,7 @@ func (m *migration) corefile(o *object, c *container) (ready string) {
 		if m.redirects(c) {
 			add += " and redirect " + m.Redirect
 		}
-		m.lookAt("%s: its Corefile is not among these manifests; run nodens check on it, and add %s to it", o, add)
+		m.lookAt("%s: the Corefile is not in these manifests; check it with nodens check, and add %s to it", o, add)
 		m.check(start, o.String())
 		return ""
 	}
@@ -44,17 +44,17 @@ func (m *migration) corefile(o *object, c *container) (ready string) {
 	}
 	if added {
 		patchScalar(holder.doc, n, text)
-		m.changed("%s: its Corefile gets ready %s, for the readiness probe", holder, ready)
+		m.changed("%s: the Corefile gets ready %s, for the readiness probe", holder, ready)
 	}
 	if redirected {
 		patchScalar(holder.doc, n, full)
-		m.changed("%s: its Corefile gets redirect %s: sockets of pods reach nodens past the CNI, and CoreDNS while nodens does not answer; remove the line before you go back to node-cache, which does not know it", holder, m.Redirect)
+		m.changed("%s: the Corefile gets redirect %s: sockets of pods are redirected to nodens, and to CoreDNS while nodens does not answer; remove the line before you go back to node-cache, which does not know it", holder, m.Redirect)
 	}
-	m.same("%s: its Corefile is accepted, its placeholders are filled in as node-cache does", holder)
+	m.same("%s: nodens accepts the Corefile, and replaces its placeholders as node-cache does", holder)
 	return ready
 }
 
-// check notes what the daemon refuses and warns of, line by line.
+// check reports the errors and warnings of the daemon.
 func (m *migration) check(s Start, where string) bool {
 	warnings, ok := m.refuses(s, where)
 	for _, w := range warnings {
@@ -63,7 +63,8 @@ func (m *migration) check(s Start, where string) bool {
 	return ok
 }
 
-// refuses notes what the daemon refuses, and returns what it warns of.
+// refuses reports the errors of the daemon and returns its warnings. ok is false if
+// there are errors.
 func (m *migration) refuses(s Start, where string) (warnings []error, ok bool) {
 	if m.Check == nil {
 		return nil, true
@@ -78,8 +79,8 @@ func (m *migration) refuses(s Start, where string) (warnings []error, ok bool) {
 	return warnings, false
 }
 
-// withReady adds a ready directive in front of the health directive, on the
-// same host, or else in the first block. It returns the address.
+// withReady adds a ready directive before the health directive, with its host, or
+// else in the first block. It returns the address.
 func withReady(text string, c *container) (out, ready string, added bool) {
 	lines := strings.SplitAfter(text, "\n")
 	for _, l := range lines {
@@ -96,7 +97,7 @@ func withReady(text string, c *container) (out, ready string, added bool) {
 			at, indent = i, l[:len(l)-len(strings.TrimLeft(l, " \t"))]
 		case at < 0 && len(f) > 1 && f[len(f)-1] == "{" && !strings.HasPrefix(f[0], "("):
 			at = i + 1
-			if c.hostNetwork() { // else the local IP is on no link
+			if c.hostNetwork() { // otherwise the local IP is on no interface
 				local, _ := c.flag("localip")
 				host, _, _ = strings.Cut(local, ",")
 			}
@@ -113,8 +114,8 @@ func withReady(text string, c *container) (out, ready string, added bool) {
 	return strings.Join(lines, ""), ready, true
 }
 
-// withRedirect adds a redirect directive to the first server block, unless the
-// text has one or the container gets no redirection.
+// withRedirect adds a redirect directive to the first server block, unless the text
+// has one or the container gets no redirection.
 func (m *migration) withRedirect(text string, c *container) (out string, added bool) {
 	if !m.redirects(c) {
 		return text, false
@@ -137,19 +138,19 @@ func (m *migration) withRedirect(text string, c *container) (out string, added b
 		}
 	}
 	if at < 0 {
-		m.lookAt("add redirect %s to the Corefile: it has no server block in braces to put it into", m.Redirect)
+		m.lookAt("add redirect %s to the Corefile: nodens migrate needs a server block in braces", m.Redirect)
 		return text, false
 	}
 	return strings.Join(slices.Insert(lines, at, "    redirect "+m.Redirect+"\n"), ""), true
 }
 
-// directive are the words of a line, without its comment.
+// directive returns the words of a line without its comment.
 func directive(line string) []string {
 	code, _, _ := strings.Cut(line, "#")
 	return strings.Fields(code)
 }
 
-// argument is the first argument of a directive.
+// argument returns the first argument of a directive, or otherwise.
 func argument(words []string, otherwise string) string {
 	if len(words) > 1 && words[1] != "{" {
 		return words[1]
@@ -157,8 +158,8 @@ func argument(words []string, otherwise string) string {
 	return otherwise
 }
 
-// patchScalar changes a text by one line more. In a document that is a literal
-// block it is put in between the others, so that nothing else changes.
+// patchScalar sets n to text, which has one line more. If n is a literal block, the
+// line is inserted into the source, and nothing else of the document changes.
 func patchScalar(d *document, n *yaml.Node, text string) {
 	old, lines := strings.SplitAfter(n.Value, "\n"), strings.SplitAfter(text, "\n")
 	first := slices.IndexFunc(lines, func(l string) bool { return !slices.Contains(old, l) })
@@ -180,8 +181,8 @@ func patchScalar(d *document, n *yaml.Node, text string) {
 	d.patched = true
 }
 
-// probes lets the pod be ready when nodens has answered itself, and not ready
-// from the beginning of its end on.
+// probes makes the pod ready once nodens has answered its own query, and not ready
+// from SIGTERM on.
 func (m *migration) probes(o *object, c *container, ready string) {
 	if child(c.Node, "livenessProbe") != nil {
 		m.same("%s: livenessProbe", o)
@@ -206,11 +207,11 @@ func (m *migration) probes(o *object, c *container, ready string) {
 	} else if old := find(probe, "httpGet"); old != nil && scalar(old, "path") == "/ready" {
 		return
 	} else {
-		for _, other := range []string{"exec", "tcpSocket", "grpc"} { // a probe has one way
+		for _, other := range []string{"exec", "tcpSocket", "grpc"} { // a probe has one handler
 			remove(probe, other)
 		}
 		set(probe, "httpGet", get)
 	}
 	set(c.Node, "readinessProbe", probe)
-	m.changed("%s: readinessProbe asks /ready on port %s: 200 from the first self-answered query until SIGTERM", o, port)
+	m.changed("%s: readinessProbe gets /ready on port %s: 200 once nodens has answered its own query, until SIGTERM", o, port)
 }

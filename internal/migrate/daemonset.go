@@ -32,11 +32,11 @@ func (m *migration) daemonSet(o *object, c *container) {
 	m.grace(o, c)
 	m.same("%s: name, labels, selector, service account, tolerations, resources, metrics port and the mounted ConfigMaps", o)
 	if len(list(c.pod, "containers"))+len(list(c.pod, "initContainers")) > 1 {
-		m.lookAt("%s: its other containers were left alone", o)
+		m.lookAt("%s: its other containers were not changed", o)
 	}
 }
 
-// image reports whether the old image was another one.
+// image sets the image and reports whether it was different.
 func (m *migration) image(o *object, c *container) bool {
 	old := scalar(c.Node, "image")
 	if !set(c.Node, "image", m.Image) {
@@ -46,9 +46,8 @@ func (m *migration) image(o *object, c *container) bool {
 	return true
 }
 
-// setupMetrics moves the listener of -metrics-listen-address by one port:
-// node-cache holds its own without SO_REUSEPORT, and nodens could not start
-// beside it.
+// setupMetrics adds 1 to the port of -metrics-listen-address: node-cache listens on
+// its port without SO_REUSEPORT, and nodens starts beside node-cache.
 func (m *migration) setupMetrics(o *object, c *container) {
 	const name = "metrics-listen-address"
 	old, given := c.flag(name)
@@ -62,33 +61,33 @@ func (m *migration) setupMetrics(o *object, c *container) {
 	}
 	moved := net.JoinHostPort(host, strconv.FormatUint(n+1, 10))
 	c.setFlag(name, moved)
-	m.changed("%s: -%s is %s: node-cache does not share its port %s, and the new pod starts beside it", o, name, moved, port)
+	m.changed("%s: -%s becomes %s: node-cache does not share its port %s, and the new pod starts beside it", o, name, moved, port)
 }
 
-// command leaves the program to the image.
+// command removes the command: the image has its own.
 func (m *migration) command(o *object, c *container) {
 	if remove(c.Node, "command") {
 		set(c.Node, "args", c.args)
-		m.changed("%s: command is the image's own; its arguments went to args", o)
+		m.changed("%s: command is removed, because the image has its own; its arguments move to args", o)
 	}
 	if slices.ContainsFunc(c.args, func(a string) bool { return strings.Contains(a, "__PILLAR__") }) {
-		m.lookAt("%s: its arguments have placeholders (__PILLAR__…); fill them in as for node-cache", o)
+		m.lookAt("%s: its arguments have placeholders (__PILLAR__…); replace them as for node-cache", o)
 	}
 	m.same("%s: arguments %s", o, strings.Join(c.args, " "))
 }
 
-// clients lets pods in that are redirected to a pod's own network: there the
-// default route leads to all of them, and the daemon would take them for outside.
+// clients accepts clients that use the default route: in a pod's own network these
+// are all pods, and the daemon would refuse them as outside the node.
 func (m *migration) clients(o *object, c *container) {
 	if _, given := c.flag("clients"); given || c.hostNetwork() {
 		return
 	}
 	c.setFlag("clients", "all")
-	m.changed("%s: -clients is all: in a pod's own network the default route leads to every client, and nodens answers only those with another route otherwise", o)
+	m.changed("%s: -clients becomes all: in a pod's own network the default route leads to every client, and nodens refuses such clients otherwise", o)
 }
 
-// ports takes the declared ports out: in the host's network they are host
-// ports, and keep a second pod from being scheduled beside the first.
+// ports removes the declared ports: in the host's network they are host ports, and
+// no second pod can be scheduled beside the first.
 func (m *migration) ports(o *object, c *container) {
 	if !c.hostNetwork() || child(c.Node, "ports") == nil {
 		return
@@ -98,19 +97,18 @@ func (m *migration) ports(o *object, c *container) {
 		numbers[scalar(p, "name")] = scalar(p, "containerPort")
 	}
 	remove(c.Node, "ports")
-	m.changed("%s: ports are no longer declared; with hostNetwork they are host ports, and the new pod of an upgrade could not be scheduled beside the old one", o)
+	m.changed("%s: ports are removed: with hostNetwork they are host ports, and the new pod of an upgrade could not be scheduled beside the old one", o)
 	for _, probe := range []string{"livenessProbe", "readinessProbe", "startupProbe"} {
 		get := find(c.Node, probe, "httpGet")
 		if n, ok := numbers[scalar(get, "port")]; ok && n != "" {
 			set(get, "port", number(n))
-			m.changed("%s: %s names port %s by its number", o, probe, n)
+			m.changed("%s: %s uses port %s by number", o, probe, n)
 		}
 	}
 	m.targetPorts(o, numbers)
 }
 
-// targetPorts names by number what Services name by the name of a port that is
-// no longer declared.
+// targetPorts replaces port names in Services by numbers: the pods declare no ports.
 func (m *migration) targetPorts(ds *object, numbers map[string]string) {
 	labels := find(ds.Node, "spec", "template", "metadata", "labels")
 	for _, s := range m.objects("Service") {
@@ -121,18 +119,16 @@ func (m *migration) targetPorts(ds *object, numbers map[string]string) {
 			if n := numbers[scalar(p, "targetPort")]; n != "" {
 				set(p, "targetPort", number(n))
 				s.doc.edited = true
-				m.changed("%s: targetPort is %s by number, since the pod declares no ports", s, n)
+				m.changed("%s: targetPort becomes %s, because the pod declares no ports", s, n)
 			}
 		}
 	}
-	for _, kind := range []string{"PodMonitor"} {
-		for _, o := range m.objects(kind) {
-			m.lookAt("%s: it finds ports by name, and the pods declare none any more; let it find them by number (portNumber)", o)
-		}
+	for _, o := range m.objects("PodMonitor") {
+		m.lookAt("%s: it uses port names, and the pods declare no ports; use portNumber", o)
 	}
 }
 
-// selects tells whether a selector takes labels.
+// selects reports whether a selector matches labels.
 func selects(selector, labels *yaml.Node) bool {
 	if selector == nil || len(selector.Content) == 0 {
 		return false
@@ -147,9 +143,9 @@ func selects(selector, labels *yaml.Node) bool {
 
 func number(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: s} }
 
-// privileges names what the container may do, and takes all else away.
+// privileges grants the capabilities that nodens needs, and removes all others.
 func (m *migration) privileges(o *object, c *container) {
-	was := "what it had"
+	was := "the security context"
 	if scalar(c.Node, "securityContext", "privileged") == "true" {
 		was = "privileged"
 	}
@@ -177,14 +173,14 @@ func (m *migration) privileges(o *object, c *container) {
 	}
 	set(c.Node, "securityContext", context)
 	if scalar(context, "runAsNonRoot") == "true" || scalar(c.pod, "securityContext", "runAsNonRoot") == "true" {
-		m.lookAt("%s: runAsNonRoot contradicts runAsUser 0, which the capabilities need; take it out", o)
+		m.lookAt("%s: remove runAsNonRoot: the capabilities need runAsUser 0", o)
 	}
 	if changed {
-		m.changed("%s: instead of %s, the capabilities %s alone and a read-only root", o, was, strings.Join(add, ", "))
+		m.changed("%s: %s becomes the capabilities %s and a read-only root file system", o, was, strings.Join(add, ", "))
 	}
 }
 
-// lock takes out the lock of iptables, which is not run any more.
+// lock removes the mount of the iptables lock: nodens does not run iptables.
 func (m *migration) lock(o *object, c *container) {
 	var gone []string
 	drop(c.Node, "volumeMounts", func(n *yaml.Node) bool {
@@ -196,11 +192,11 @@ func (m *migration) lock(o *object, c *container) {
 	})
 	drop(c.pod, "volumes", func(n *yaml.Node) bool { return slices.Contains(gone, scalar(n, "name")) && !m.mounted(c, n) })
 	if len(gone) > 0 {
-		m.changed("%s: the lock of iptables is not mounted: nodens runs no iptables", o)
+		m.changed("%s: the mount of xtables.lock is removed: nodens does not run iptables", o)
 	}
 }
 
-// mounted tells whether any container still mounts a volume.
+// mounted reports whether any container mounts a volume.
 func (m *migration) mounted(c *container, volume *yaml.Node) bool {
 	for _, key := range []string{"containers", "initContainers"} {
 		for _, other := range list(c.pod, key) {
@@ -214,7 +210,7 @@ func (m *migration) mounted(c *container, volume *yaml.Node) bool {
 	return false
 }
 
-// drop takes items out of the list at a key; an empty list goes with its key.
+// drop removes items from the list at a key, and the key if the list becomes empty.
 func drop(n *yaml.Node, key string, unwanted func(*yaml.Node) bool) {
 	l := child(n, key)
 	if l == nil {
@@ -226,8 +222,8 @@ func drop(n *yaml.Node, key string, unwanted func(*yaml.Node) bool) {
 	}
 }
 
-// pidfile gives the PID file a place: the image has no folders, and its root
-// is read-only.
+// pidfile mounts a volume for the PID file: the root file system of the image is
+// read-only.
 func (m *migration) pidfile(o *object, c *container) {
 	name, ok := c.flag("pidfile")
 	if !ok || name == "" {
@@ -242,10 +238,10 @@ func (m *migration) pidfile(o *object, c *container) {
 	const volume = "nodens-pidfile"
 	push(c.Node, "volumeMounts", pairs("name", volume, "mountPath", dir))
 	push(c.pod, "volumes", pairs("name", volume, "emptyDir", pairs()))
-	m.changed("%s: an empty volume at %s for the PID file, since the root is read-only", o, dir)
+	m.changed("%s: an emptyDir volume at %s for the PID file, because the root file system is read-only", o, dir)
 }
 
-// push adds an item to the list at a key.
+// push appends an item to the list at a key.
 func push(n *yaml.Node, key string, item *yaml.Node) {
 	l := child(n, key)
 	if l == nil {
@@ -255,23 +251,23 @@ func push(n *yaml.Node, key string, item *yaml.Node) {
 	l.Content = append(l.Content, item)
 }
 
-// strategy starts the new pod beside the old one.
+// strategy makes an update start the new pod beside the old one.
 func (m *migration) strategy(o *object) {
 	spec := find(o.Node, "spec")
 	if scalar(spec, "updateStrategy", "type") == "OnDelete" {
-		m.lookAt("%s: updateStrategy OnDelete stays; a pod that you delete is replaced only when it is gone", o)
+		m.lookAt("%s: updateStrategy OnDelete stays: a pod that you delete is replaced after it has ended", o)
 		return
 	}
 	if set(spec, "updateStrategy", pairs("type", "RollingUpdate", "rollingUpdate", pairs("maxSurge", 1, "maxUnavailable", 0))) {
-		m.changed("%s: updateStrategy starts the new pod beside the old one (maxSurge 1, maxUnavailable 0), which shares its ports; no look-up is lost", o)
+		m.changed("%s: updateStrategy starts the new pod beside the old one (maxSurge 1, maxUnavailable 0); both share the ports, and no lookup is lost", o)
 	}
 }
 
-// grace leaves time to answer what is under way.
+// grace gives the pod time to answer queries in flight.
 func (m *migration) grace(o *object, c *container) {
 	n := child(c.pod, "terminationGracePeriodSeconds")
 	if n != nil && len(n.Value) < 2 && n.Value < "9" {
 		set(c.pod, "terminationGracePeriodSeconds", 30)
-		m.changed("%s: terminationGracePeriodSeconds %s becomes 30: nodens answers what is under way before it ends", o, n.Value)
+		m.changed("%s: terminationGracePeriodSeconds %s becomes 30: nodens answers queries in flight before it exits", o, n.Value)
 	}
 }

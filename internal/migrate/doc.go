@@ -1,10 +1,9 @@
 // Package migrate turns manifests of node-cache (NodeLocal DNSCache) into
-// manifests of nodens, and says what stays, what changes and what will not work.
+// manifests of nodens. It reports what stays, what changes and what does not work.
 //
-// It reads and writes YAML as a tree, so that order and comments stay; what is
-// not touched is given back octet for octet.
+// It edits YAML as a tree, which keeps order and comments. Documents that it does
+// not change are copied byte for byte.
 //
-// The package is a leaf: it imports no other of this module. What the daemon
-// thinks of flags and of a Corefile comes in as Config.Check; cmd/nodens wires
-// it.
+// The package imports no other package of this module. The caller checks flags and
+// Corefile with Config.Check.
 package migrate

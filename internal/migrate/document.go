@@ -9,20 +9,20 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// document is one document of a stream, its separator line in front of it.
+// document is a document of a YAML stream.
 type document struct {
-	separator string // with its newline; "" for a first document without one
+	separator string // the line before it; "" for a first document without one
 	text      string
-	first     int // number of the text's first line in the stream, from 1
+	first     int // line of text in the stream, from 1
 	root      *yaml.Node
 	objects   []*object
-	edited    bool // root was, so that it has to be written anew
-	patched   bool // text was
+	edited    bool // root has changed: write root
+	patched   bool // text has changed
 }
 
 func (d *document) touched() bool { return d.edited || d.patched }
 
-// object is one Kubernetes object: a document, or an item of a List.
+// object is a Kubernetes object: a document, or an item of a List.
 type object struct {
 	*yaml.Node // its mapping
 	doc        *document
@@ -55,7 +55,7 @@ func split(name, text string) ([]*document, error) {
 }
 
 func (d *document) parse(name string) error {
-	// Empty lines in front make the line numbers those of the stream.
+	// The empty lines make line numbers those of the stream.
 	var root yaml.Node
 	if err := yaml.Unmarshal([]byte(strings.Repeat("\n", d.first-1)+d.text), &root); err != nil {
 		return fmt.Errorf("%s: %w%s", name, err, templateHint(d.text))
@@ -72,12 +72,12 @@ func (d *document) parse(name string) error {
 	return nil
 }
 
-// templateHint is what to do about a text that is a template; "" for others.
+// templateHint says what to do if text is a template; otherwise it is "".
 func templateHint(text string) string {
 	if !strings.Contains(text, "{{") {
 		return ""
 	}
-	return " (a template? render it first, as by helm template)"
+	return " (is it a template? render it first, for example with helm template)"
 }
 
 func (d *document) addObjects(n *yaml.Node) {
@@ -91,7 +91,7 @@ func (d *document) addObjects(n *yaml.Node) {
 	d.objects = append(d.objects, o)
 }
 
-// objects lists all of a kind.
+// objects returns the objects of a kind.
 func (m *migration) objects(kind string) []*object {
 	var all []*object
 	for _, d := range m.docs {
@@ -135,7 +135,7 @@ func join(docs []*document) (string, error) {
 	return b.String(), nil
 }
 
-// encode writes the tree, lists indented as they were.
+// encode writes the tree and keeps the indentation of lists.
 func (d *document) encode() (string, error) {
 	var b bytes.Buffer
 	enc := yaml.NewEncoder(&b)
@@ -149,8 +149,8 @@ func (d *document) encode() (string, error) {
 	return b.String(), enc.Close()
 }
 
-// compact counts the lists that are not indented below their key, less those
-// that are.
+// compact returns the number of lists that are not indented below their key, minus
+// the number of those that are.
 func compact(n *yaml.Node) int {
 	count := 0
 	for i, c := range n.Content {

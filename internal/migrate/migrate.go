@@ -7,35 +7,34 @@ import (
 	"strings"
 )
 
-// Config says how to migrate.
+// Config has the settings of a migration.
 type Config struct {
 	Image    string // of the new container
 	Redirect string // RedirectOff, RedirectAuto or RedirectOn
 
-	// Check tells why the daemon would not start with these arguments and this
-	// Corefile; nil: it would. Warnings are what it would say all the same. A nil
-	// Check accepts all.
+	// Check returns the error with which the daemon would refuse these arguments and
+	// this Corefile, or nil, and the warnings that it would log. It may be nil.
 	Check func(Start) (warnings []error, err error)
 }
 
-// Start is what a daemon is started with.
+// Start has the inputs of a daemon.
 type Start struct {
 	Args     []string
 	Env      map[string]string
-	Name     string // what errors call the Corefile
+	Name     string // of the Corefile, for errors
 	Corefile string
 	Base     bool // it has node-cache's placeholders
 }
 
-// Report says what came of a migration. All texts are for people.
+// Report is the result of a migration, as text for people.
 type Report struct {
-	Same    []string // works as it did
-	Changed []string // was changed, and why
-	Refused []string // will not work
-	LookAt  []string // could not be decided here
+	Same    []string // works as before
+	Changed []string // what has changed, and why
+	Refused []string // does not work
+	LookAt  []string // needs a decision by the user
 }
 
-// ErrNothing says that no container of node-cache was found.
+// ErrNothing means that no container of node-cache was found.
 var ErrNothing = errors.New("no DaemonSet has a container of node-cache (an image k8s-dns-node-cache, or the argument -localip)")
 
 // File is a YAML stream.
@@ -44,8 +43,8 @@ type File struct {
 	Text string
 }
 
-// Run migrates the documents of all files, which become one stream. The output
-// is valid with any Report; one that has refusals is not worth applying.
+// Run migrates the documents of all files and joins them to one stream. The output
+// is valid YAML with any Report. Do not apply it if the Report has refusals.
 func Run(cfg Config, files ...File) (out string, r *Report, err error) {
 	var docs []*document
 	for _, f := range files {
@@ -102,7 +101,7 @@ func (m *migration) lookAt(format string, a ...any) {
 	m.report.LookAt = append(m.report.LookAt, fmt.Sprintf(format, a...))
 }
 
-// others names what is left alone.
+// others reports the objects that were not changed.
 func (m *migration) others() {
 	var names []string
 	for _, d := range m.docs {
@@ -114,7 +113,7 @@ func (m *migration) others() {
 		}
 	}
 	if len(names) > 0 {
-		m.same("left alone: %s", strings.Join(names, ", "))
+		m.same("not changed: %s", strings.Join(names, ", "))
 	}
 }
 
@@ -125,9 +124,9 @@ func (r *Report) Write(w io.Writer) error {
 		heading string
 		lines   []string
 	}{
-		{"Refused: will not work as it is", r.Refused},
+		{"Refused: does not work as it is", r.Refused},
 		{"Changes", r.Changed},
-		{"Look at", r.LookAt},
+		{"Check yourself", r.LookAt},
 		{"Stays the same", r.Same},
 	} {
 		if len(s.lines) == 0 {

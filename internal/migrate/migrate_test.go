@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// manifest is a DaemonSet whose container has more lines, and a ConfigMap; both
-// are indented as they have to be.
+// manifest returns a DaemonSet with these further lines, and a ConfigMap. The lines
+// have their indentation.
 func manifest(container, pod, configMap string) string {
 	return `apiVersion: apps/v1
 kind: DaemonSet
@@ -81,7 +81,7 @@ func TestFlag(t *testing.T) {
 	}
 }
 
-// TestCorefileSource holds the check to be of the text that the daemon will read.
+// TestCorefileSource checks that the text to check is the one that the daemon reads.
 func TestCorefileSource(t *testing.T) {
 	for _, tc := range []struct {
 		name, container, pod, data string
@@ -104,14 +104,14 @@ func TestCorefileSource(t *testing.T) {
 			if len(got) == 0 || got[0].Corefile != tc.want || got[0].Base != tc.base {
 				t.Errorf("checked %+v, want %q", got, tc.want)
 			}
-			if missing := slices.ContainsFunc(r.LookAt, func(s string) bool { return strings.Contains(s, "Corefile is not among") }); missing != (tc.want == "") {
+			if missing := slices.ContainsFunc(r.LookAt, func(s string) bool { return strings.Contains(s, "Corefile is not in") }); missing != (tc.want == "") {
 				t.Errorf("look at: %q", r.LookAt)
 			}
 		})
 	}
 }
 
-// TestReady puts ready where health is, whatever style the text has.
+// TestReady adds ready where health is, for every YAML style of the text.
 func TestReady(t *testing.T) {
 	for _, tc := range []struct {
 		name, data string
@@ -137,7 +137,7 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestPodDetails changes what is in the way, and nothing else.
+// TestPodDetails checks the changes of the pod.
 func TestPodDetails(t *testing.T) {
 	c, pod, out, r := run(t, Config{Redirect: RedirectOn}, manifest(`        command: [/node-cache, -localip, 169.254.20.10]
         args: [-pidfile=/run/dns/pid]
@@ -173,9 +173,9 @@ func TestPodDetails(t *testing.T) {
 			t.Errorf("%s: %q, want %q\n%s", tc.what, tc.got, tc.want, out)
 		}
 	}
-	for _, want := range []string{"runAsNonRoot", "other containers", "before Kubernetes 1.30", "a fallback"} {
+	for _, want := range []string{"runAsNonRoot", "other containers", "before Kubernetes 1.30", "or set fallback"} {
 		if !slices.ContainsFunc(r.LookAt, func(s string) bool { return strings.Contains(s, want) }) {
-			t.Errorf("nothing of %s in %q", want, r.LookAt)
+			t.Errorf("no %q in %q", want, r.LookAt)
 		}
 	}
 }
@@ -188,7 +188,7 @@ func mapped(nodes []*yaml.Node, key string) []string {
 	return all
 }
 
-// TestSetupMetrics moves the port that node-cache does not share.
+// TestSetupMetrics changes the port that node-cache does not share.
 func TestSetupMetrics(t *testing.T) {
 	for args, want := range map[string][]string{
 		"[]": {"-metrics-listen-address=0.0.0.0:9354"},
@@ -203,7 +203,7 @@ func TestSetupMetrics(t *testing.T) {
 	}
 }
 
-// TestRefused reports each line of what the daemon says.
+// TestRefused reports each line of the daemon's error.
 func TestRefused(t *testing.T) {
 	check := func(Start) ([]error, error) { return []error{errors.New("three")}, errors.New("one\ntwo") }
 	_, _, _, r := run(t, Config{Check: check}, manifest(mounted, volume, plainCorefile))
@@ -215,8 +215,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestPrograms: what the kubelet would run in an image without programs is
-// replaced, taken out or refused.
+// TestPrograms replaces, removes or refuses the commands of probes and hooks.
 func TestPrograms(t *testing.T) {
 	c, _, out, r := run(t, Config{}, manifest(mounted+`        readinessProbe: {exec: {command: [dig, "@169.254.20.10", .]}, periodSeconds: 7}
         livenessProbe: {exec: {command: [sh, -c, "nslookup . 169.254.20.10"]}}
@@ -230,20 +229,20 @@ func TestPrograms(t *testing.T) {
 		t.Errorf("readinessProbe:\n%s", out)
 	}
 	if want := []string{
-		"DaemonSet dns: livenessProbe runs sh -c nslookup . 169.254.20.10, and the image holds no program but /nodens; ask /health by httpGet",
-		"DaemonSet dns: postStart runs /bin/true, and the image holds no program but /nodens",
+		"DaemonSet dns: livenessProbe runs sh -c nslookup . 169.254.20.10, but the image has no program except /nodens; use httpGet with /health",
+		"DaemonSet dns: postStart runs /bin/true, but the image has no program except /nodens",
 	}; !slices.Equal(r.Refused, want) {
 		t.Errorf("refused %q", r.Refused)
 	}
 	if find(c, "lifecycle", "preStop") != nil || find(c, "lifecycle", "postStart") == nil {
 		t.Errorf("lifecycle:\n%s", out)
 	}
-	if !slices.ContainsFunc(r.Changed, func(s string) bool { return strings.Contains(s, "preStop ran sh -c sleep 5 && kill -9 1; it goes") }) {
+	if !slices.ContainsFunc(r.Changed, func(s string) bool { return strings.Contains(s, "preStop (sh -c sleep 5 && kill -9 1) is removed") }) {
 		t.Errorf("changed %q", r.Changed)
 	}
 }
 
-// TestUntouched gives back octet for octet what has nothing to do with it.
+// TestUntouched checks that other documents stay byte for byte.
 func TestUntouched(t *testing.T) {
 	other := "# a\n\napiVersion: v1\nkind:   Secret   # b\nmetadata: {name: 'x',   namespace: y}\n\n\n--- # c\n"
 	_, _, out, _ := run(t, Config{}, manifest(mounted, volume, plainCorefile)+"---\n"+other)

@@ -14,11 +14,11 @@ const (
 	RedirectOn   = "on"
 )
 
-// redirects tells whether a container is to have redirection. Where it is not in
-// the host's network another redirection leads to it, and ours cannot work.
+// redirects reports whether a container gets redirection. It cannot work for a pod
+// outside of the host's network.
 func (m *migration) redirects(c *container) bool { return m.Redirect != RedirectOff && c.hostNetwork() }
 
-// capabilities lists what the container needs.
+// capabilities returns the capabilities that the container needs.
 func (m *migration) capabilities(c *container) []string {
 	add := []string{"NET_BIND_SERVICE"}
 	if c.setsUp() || m.redirects(c) {
@@ -26,40 +26,42 @@ func (m *migration) capabilities(c *container) []string {
 	}
 	if m.redirects(c) {
 		add = append(add, "BPF", "PERFMON")
-		if m.Redirect == RedirectAuto { // its probe enters a pod's namespace
+		if m.Redirect == RedirectAuto { // its probe enters the namespaces of pods
 			add = append(add, "SYS_ADMIN", "SYS_PTRACE")
 		}
 	}
 	return add
 }
 
-// redirect gives the container what redirection of sockets takes.
+// redirect gives the container the environment, mounts and settings that redirection
+// needs.
 func (m *migration) redirect(o *object, c *container) {
 	if m.Redirect != RedirectOff && !c.hostNetwork() {
-		m.lookAt("%s: is not in the host's network, and was not given redirection", o)
+		m.lookAt("%s: gets no redirection, because it does not use the host's network", o)
 	}
 	if !m.redirects(c) {
 		return
 	}
-	m.lookAt("%s: while nodens does not answer, pods ask the upstreams of the cluster domain that the Corefile has; for CoreDNS's endpoints let its service account list and watch them, and name their Service by -endpoints-of if that is not kube-system/kube-dns (docs/apiserver.md), or give the redirect directive a fallback", o)
+	m.lookAt("%s: while nodens does not answer, pods query the upstreams of the cluster domain in the Corefile; to use the endpoints of CoreDNS instead, allow the service account to list and watch them (docs/apiserver.md) and set -endpoints-of if their Service is not kube-system/kube-dns, or set fallback in the redirect directive", o)
 	if !slices.ContainsFunc(list(c.Node, "env"), func(n *yaml.Node) bool { return scalar(n, "name") == "NODE_IP" }) {
 		push(c.Node, "env", pairs("name", "NODE_IP", "valueFrom", pairs("fieldRef", pairs("fieldPath", "status.hostIP"))))
 	}
 	mounted := m.hostMount(c, "bpffs", "/sys/fs/bpf", "/sys/fs/bpf", false)
 	mounted = m.hostMount(c, "cgroup", "/sys/fs/cgroup", "/host/cgroup", true) || mounted
 	if mounted {
-		m.changed("%s: the BPF file system and, read-only, the cgroups are mounted, for redirection", o)
+		m.changed("%s: mounts the BPF file system and, read-only, the cgroups, for redirection", o)
 	}
 	if m.Redirect == RedirectAuto && set(c.pod, "hostPID", true) {
-		m.changed("%s: hostPID, for the probe of auto, which looks from a pod's network", o)
+		m.changed("%s: sets hostPID, for the probe of redirect auto, which sends queries from the network of a pod", o)
 	}
 	if set(child(c.Node, "securityContext"), "appArmorProfile", pairs("type", "Unconfined")) {
-		m.changed("%s: no AppArmor profile, since the default one lets nobody write to the BPF file system", o)
-		m.lookAt("%s: before Kubernetes 1.30 an annotation says that: container.apparmor.security.beta.kubernetes.io/%s: unconfined", o, scalar(c.Node, "name"))
+		m.changed("%s: sets the AppArmor profile to Unconfined, because the default one forbids writing to the BPF file system", o)
+		m.lookAt("%s: before Kubernetes 1.30, use this annotation instead of appArmorProfile: container.apparmor.security.beta.kubernetes.io/%s: unconfined", o, scalar(c.Node, "name"))
 	}
 }
 
-// hostMount mounts a directory of the host and reports whether that was missing.
+// hostMount mounts a directory of the host and reports whether the mount was
+// missing.
 func (m *migration) hostMount(c *container, name, path, at string, readOnly bool) bool {
 	i := slices.IndexFunc(list(c.pod, "volumes"), func(n *yaml.Node) bool {
 		return strings.TrimSuffix(scalar(n, "hostPath", "path"), "/") == path

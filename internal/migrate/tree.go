@@ -6,7 +6,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// find goes down mappings by keys; nil if there is no such way.
+// find returns the value at a path of keys, or nil.
 func find(n *yaml.Node, keys ...string) *yaml.Node {
 	for _, k := range keys {
 		if n = child(n, k); n == nil {
@@ -26,7 +26,7 @@ func child(n *yaml.Node, key string) *yaml.Node {
 	return nil
 }
 
-// index is where a key is in a mapping's content; -1: nowhere.
+// index returns the index of a key in a mapping's content, or -1.
 func index(n *yaml.Node, key string) int {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == key {
@@ -36,7 +36,7 @@ func index(n *yaml.Node, key string) int {
 	return -1
 }
 
-// scalar is the text below keys; "" if there is none.
+// scalar returns the text at a path of keys, or "".
 func scalar(n *yaml.Node, keys ...string) string {
 	if n = find(n, keys...); n == nil || n.Kind != yaml.ScalarNode {
 		return ""
@@ -44,7 +44,7 @@ func scalar(n *yaml.Node, keys ...string) string {
 	return n.Value
 }
 
-// list are the items below keys.
+// list returns the items at a path of keys.
 func list(n *yaml.Node, keys ...string) []*yaml.Node {
 	if n = find(n, keys...); n == nil || n.Kind != yaml.SequenceNode {
 		return nil
@@ -52,7 +52,7 @@ func list(n *yaml.Node, keys ...string) []*yaml.Node {
 	return n.Content
 }
 
-// texts are the scalars of a list.
+// texts returns the scalars of a list.
 func texts(n *yaml.Node, keys ...string) []string {
 	var all []string
 	for _, i := range list(n, keys...) {
@@ -61,8 +61,8 @@ func texts(n *yaml.Node, keys ...string) []string {
 	return all
 }
 
-// set puts a value at a key of a mapping, in the place of the old one or at the
-// end, and reports whether that changes anything.
+// set sets a key of a mapping, in its old place or at the end, and reports whether
+// the value has changed.
 func set(n *yaml.Node, key string, value any) bool {
 	v := node(value)
 	i := index(n, key)
@@ -78,7 +78,7 @@ func set(n *yaml.Node, key string, value any) bool {
 	return true
 }
 
-// remove takes a key out of a mapping and reports whether it was there.
+// remove removes a key from a mapping and reports whether the mapping had it.
 func remove(n *yaml.Node, key string) bool {
 	i := index(n, key)
 	if i < 0 {
@@ -88,19 +88,19 @@ func remove(n *yaml.Node, key string) bool {
 	return true
 }
 
-// node makes a tree of a value; one that is a tree is taken as it is.
+// node returns value as a tree.
 func node(value any) *yaml.Node {
 	if n, ok := value.(*yaml.Node); ok {
 		return n
 	}
 	n := new(yaml.Node)
 	if err := n.Encode(value); err != nil {
-		panic(err) // a value written in this package
+		panic(err) // all values come from this package
 	}
 	return n
 }
 
-// pairs makes a mapping of keys and values, in order.
+// pairs returns a mapping with keys and values in order.
 func pairs(keysAndValues ...any) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode}
 	for _, v := range keysAndValues {
@@ -109,7 +109,7 @@ func pairs(keysAndValues ...any) *yaml.Node {
 	return n
 }
 
-// equal tells whether two trees mean the same.
+// equal reports whether two trees have the same values.
 func equal(a, b *yaml.Node) bool {
 	if a.Kind != b.Kind || a.Value != b.Value || len(a.Content) != len(b.Content) {
 		return false

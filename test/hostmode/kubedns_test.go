@@ -159,7 +159,7 @@ func badConfigMaps() []badConfigMap {
 		{map[string]string{"stubDomains": `{"acme.example": []}`}, "acme.example: no servers"},
 		{map[string]string{"stubDomains": `{"acme..example": ["192.0.2.1"]}`}, "acme..example"},
 		{map[string]string{"stubDomains": `{"cluster.local": ["192.0.2.1"]}`}, "cluster.local"},
-		{map[string]string{"upstreamNameservers": `["192.0.2.1","192.0.2.2","192.0.2.3","192.0.2.4"]`}, "4 servers, at most 3"},
+		{map[string]string{"upstreamNameservers": `["192.0.2.1","192.0.2.2","192.0.2.3","192.0.2.4"]`}, "4 servers are too many, the maximum is 3"},
 		{map[string]string{"upstreamNameservers": `"192.0.2.1"`}, "upstreamNameservers: expected a JSON list"},
 	}
 }
