@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/internal/redirect"
 )
 
 // Run serves until ctx is done, a listener fails or the supervisor ends.
@@ -40,9 +39,4 @@ func (o *Options) ReadCorefile(warn func(error)) (*config.Config, error) {
 	files := corefiles{opts: o, warn: warn}
 	cfg, err := files.read()
 	return cfg.Config, err
-}
-
-// OptedOut returns the cgroups, by inode, of the pods that names mean.
-func (o *Options) OptedOut(kubepods string, names []config.PodName) (map[uint64]bool, error) {
-	return redirect.OptedOut(kubepods, o.Redirect.PodLogs, names)
 }

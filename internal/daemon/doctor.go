@@ -1,0 +1,168 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/doctor"
+	"github.com/nodens-dns/nodens/netsetup"
+)
+
+// DoctorConfig returns what doctor has to know of a daemon with these options. It
+// calls warn for each error that such a daemon logs and survives.
+func (o *Options) DoctorConfig(warn func(error)) doctor.Config {
+	c := doctor.Config{
+		ClusterDomain: strings.ToLower(o.ClusterDomain) + ".", ResolvConf: HostResolvConf,
+		Needs: o.doctorNeeds(), Holders: portHolders, Host: o.hostState,
+	}
+	for _, ip := range o.LocalIPs {
+		c.Addresses = append(c.Addresses, netip.AddrPortFrom(ip, o.DNSPort))
+	}
+	if o.SetupMetrics != "" && !o.Sample && len(o.LocalIPs) > 0 {
+		c.Ports = append(c.Ports, adminPort("-metrics-listen-address", o.SetupMetrics))
+	}
+	cfg, err := o.ReadCorefile(warn)
+	if err != nil {
+		c.ConfigError = err
+		return c
+	}
+	for _, b := range cfg.Blocks {
+		o.addDoctorBlock(&c, b)
+	}
+	o.addDoctorRedirect(&c, cfg)
+	return c
+}
+
+// addDoctorBlock adds the settings of one server block.
+func (o *Options) addDoctorBlock(c *doctor.Config, b *config.Block) {
+	if b.Health != nil {
+		c.Ports = append(c.Ports, adminPort("health", b.Health.Addr))
+	}
+	if b.Ready != nil {
+		c.Ports = append(c.Ports, adminPort("ready", b.Ready.Addr))
+	}
+	if b.Prometheus != nil {
+		c.Ports = append(c.Ports, adminPort("prometheus", b.Prometheus.Addr))
+	}
+	var zones []string
+	for _, z := range b.Zones {
+		zones = append(zones, z.Name)
+		for _, s := range b.Bind {
+			ip, err := netip.ParseAddr(s)
+			ap := netip.AddrPortFrom(ip, o.portOf(z))
+			if len(o.LocalIPs) == 0 && err == nil && !ip.IsUnspecified() && !slices.Contains(c.Addresses, ap) {
+				c.Addresses = append(c.Addresses, ap)
+			}
+		}
+	}
+	for _, fw := range b.Forwards {
+		c.Forwards = append(c.Forwards, doctorForward(b, zones, fw))
+	}
+}
+
+func doctorForward(b *config.Block, zones []string, fw *config.Forward) doctor.Forward {
+	out := doctor.Forward{Where: fmt.Sprintf("%s:%d", b.File, fw.Line), Zones: zones, ForceTCP: fw.ForceTCP}
+	if fw.From != "." {
+		out.Zones = []string{fw.From}
+	}
+	for _, to := range fw.To {
+		if to.ResolvConf != "" {
+			out.Files = append(out.Files, to.ResolvConf)
+		} else {
+			out.To = append(out.To, doctor.Server{Addr: to.Addr, TLS: to.TLS})
+		}
+	}
+	return out
+}
+
+// adminPort returns the port of an HTTP endpoint at addr, which is host:port and was
+// checked when it was parsed.
+func adminPort(name, addr string) doctor.Port {
+	host, text, _ := net.SplitHostPort(addr)
+	port, _ := strconv.ParseUint(text, 10, 16)
+	p := doctor.Port{Name: name, Port: uint16(port)}
+	if ip, err := netip.ParseAddr(host); err == nil && !ip.IsUnspecified() {
+		p.Addrs = []netip.Addr{ip}
+	}
+	return p
+}
+
+// doctorNeeds lists the capabilities that the options need.
+func (o *Options) doctorNeeds() []doctor.Need {
+	var needs []doctor.Need
+	if o.DNSPort < 1024 {
+		needs = append(needs, doctor.Need{Name: "NET_BIND_SERVICE", Bit: unix.CAP_NET_BIND_SERVICE, For: fmt.Sprintf("to listen on port %d", o.DNSPort)})
+	}
+	if len(o.HostConfig().Addrs) > 0 && (o.SetupInterface || o.SetupRules) {
+		needs = append(needs, doctor.Need{Name: "NET_ADMIN", Bit: unix.CAP_NET_ADMIN, For: "to set up the local addresses and the netfilter rules"})
+	}
+	return needs
+}
+
+func portHolders(port uint16, addrs ...netip.Addr) ([]doctor.Holder, error) {
+	found, err := netsetup.PortOwners("/proc", port, addrs...)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]doctor.Holder, len(found))
+	for i, h := range found {
+		out[i] = doctor.Holder(h)
+	}
+	return out, nil
+}
+
+// hostState returns the state of the host set-up. It ignores what the options leave
+// to others.
+func (o *Options) hostState(ctx context.Context) (doctor.HostState, error) {
+	var out doctor.HostState
+	c := o.HostConfig()
+	if len(c.Addrs) == 0 {
+		return out, nil
+	}
+	h, err := netsetup.New(c)
+	if err != nil {
+		return out, err
+	}
+	defer h.Close()
+	s, err := h.Status(ctx)
+	if err != nil {
+		return out, err
+	}
+	for _, a := range s.Addresses {
+		switch {
+		case a.Link == "":
+			out.Missing = append(out.Missing, a.Address)
+		case a.Problem != "" && o.SetupInterface:
+			out.Problems = append(out.Problems, fmt.Sprintf("address %s: %s", a.Address, a.Problem))
+		}
+	}
+	if s.Rules.Problem != "" && o.SetupRules && !o.Sample && len(out.Missing) < len(c.Addrs) {
+		out.Problems = append(out.Problems, "netfilter rules: "+s.Rules.Problem)
+	}
+	addHostFirewall(&out, s, o.SetupRules && !o.Sample)
+	return out, nil
+}
+
+// addHostFirewall adds what drops traffic of the local addresses: chains that nodens
+// cannot add accept rules to, and, unless rules are wanted, chains that have none.
+func addHostFirewall(out *doctor.HostState, s netsetup.Status, wanted bool) {
+	for _, d := range s.Firewall.Drops {
+		out.Drops = append(out.Drops, d.What+" "+d.Why)
+	}
+	switch {
+	case !wanted:
+		for _, c := range s.Firewall.Lacking {
+			out.Drops = append(out.Drops, "chain "+c+" drops by default, and nodens does not install rules")
+		}
+	case s.Firewall.Problem != "" && len(out.Missing) < len(s.Addresses):
+		out.Problems = append(out.Problems, "accept rules: "+s.Firewall.Problem)
+	}
+}

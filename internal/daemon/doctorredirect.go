@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"errors"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/doctor"
+	"github.com/nodens-dns/nodens/internal/redirect"
+)
+
+// addDoctorRedirect adds the wanted redirection, and a function that reads the one
+// that is in force.
+func (o *Options) addDoctorRedirect(c *doctor.Config, cfg *config.Config) {
+	settings := cfg.Redirect()
+	pinDir := o.Redirect.PinDir
+	c.Redirect = doctor.Redirect{
+		Mode: string(settings.Mode), PinDir: pinDir, Cgroup: o.Redirect.Kubepods,
+	}
+	if c.Redirect.Cgroup == "" {
+		c.Redirect.Cgroup, _ = bpf.FindKubepods("/proc/self/mountinfo") // doctor reports an empty Cgroup if it needs one
+	}
+	c.Redirect.State = func() (doctor.RedirectState, error) {
+		s, err := redirectInForce(pinDir)
+		if err == nil && len(settings.OptOut) > 0 {
+			s.OptedOut, err = redirect.OptedOut(c.Redirect.Cgroup, o.Redirect.PodLogs, settings.OptOut)
+		}
+		return s, err
+	}
+	if settings.Mode == config.RedirectOff {
+		return
+	}
+	s := doctor.Fault
+	if settings.Mode == config.RedirectAuto {
+		s = doctor.Warning
+	}
+	const what = "for socket redirection"
+	c.Needs = append(c.Needs,
+		doctor.Need{Severity: s, Name: "BPF", Bit: unix.CAP_BPF, Any: []uint{unix.CAP_SYS_ADMIN}, For: what},
+		doctor.Need{Severity: s, Name: "PERFMON", Bit: unix.CAP_PERFMON, Any: []uint{unix.CAP_SYS_ADMIN}, For: what},
+		doctor.Need{Severity: s, Name: "NET_ADMIN", Bit: unix.CAP_NET_ADMIN, For: what},
+	)
+}
+
+// redirectInForce returns what this version of nodens has pinned: nothing without a
+// BPF file system.
+func redirectInForce(pinDir string) (doctor.RedirectState, error) {
+	out := doctor.RedirectState{Targets: make(map[netip.AddrPort]netip.AddrPort)}
+	all, err := bpf.Inspect(pinDir)
+	if errors.Is(err, bpf.ErrNoBPFFS) {
+		return out, nil
+	}
+	if err != nil {
+		return out, err
+	}
+	for _, p := range all {
+		if !p.Ours {
+			continue
+		}
+		out.Attached, out.Alive, out.HeartbeatAge = p.Attached(), p.Alive, p.HeartbeatAge
+		for _, s := range p.Services {
+			out.Targets[s.VIP] = s.Target
+		}
+	}
+	return out, nil
+}
