@@ -66,7 +66,7 @@ func (u *uplinkGate) update() {
 	for _, l := range uplinks {
 		indexes, names = append(indexes, l.Index), append(names, l.Name)
 	}
-	u.gate.Close(indexes)
+	u.gate.SetBlocked(indexes)
 	if u.known != nil && slices.Equal(uplinks, u.known) {
 		return
 	}

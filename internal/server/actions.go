@@ -29,8 +29,8 @@ type Actions struct {
 	ACL         *action.ACL
 }
 
-// take reports whether some action may concern q.
-func (a *Actions) take(q *Query) bool {
+// concern reports whether some action may concern q.
+func (a *Actions) concern(q *Query) bool {
 	return a.Rewrite != nil || a.LoadBalance != nil || a.translates(q) ||
 		a.bounds(q) || a.wantsNSID(q) || a.judge(q) != action.ACLAllow
 }
@@ -117,19 +117,19 @@ var errRewritten = errors.New("the rewritten name is no domain name")
 // rewritten looks up what r has made of q, and makes the reply fit q again.
 func (s *Server) rewritten(j *job, q *Query, r *action.Rewriting) (message, outcome) {
 	if r == nil {
-		return s.consult(j, q)
+		return s.askInner(j, q)
 	}
 	var asked Query
 	if err := q.rewriteTo(&asked, r); err != nil {
 		return failed(err), outcome{rcode: dns.RcodeServerFailure}
 	}
-	m, o := s.consult(j, &asked)
+	m, o := s.askInner(j, &asked)
 	if o.dropped {
 		return m, o
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
 	defer cancel()
-	r.Retarget(m.Msg, func(name string) *dns.Msg { return s.lookUp(ctx, asked.exchange(), name, asked.qtype) })
+	r.Retarget(m.Msg, func(name string) *dns.Msg { return s.lookupName(ctx, asked.exchange(), name, asked.qtype) })
 	r.Restore(m.Msg)
 	return m, o
 }
@@ -196,8 +196,8 @@ func appendDenied(dst []byte, q *Query, v action.ACLVerdict) ([]byte, outcome) {
 // only. It is a bit of the flag byte that no stored answer has.
 const privateKey = 0x80
 
-// consult asks q for j, as admit does, and waits for the reply.
-func (s *Server) consult(j *job, q *Query) (message, outcome) {
+// askInner asks q for j, as admit does, and waits for the reply.
+func (s *Server) askInner(j *job, q *Query) (message, outcome) {
 	replies := make(chan innerReply, 1)
 	inner := &job{srv: s, lis: j.lis, inner: replies}
 	q.copyTo(&inner.q)

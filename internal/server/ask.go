@@ -10,10 +10,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Ask sends addr a query over UDP that a Server answers by itself, whatever
-// its zones: the version in class CH, which it refuses. Any reply to it proves
-// the path from socket to socket. It asks again every quarter second until ctx
-// is done.
+// Ask sends addr a query over UDP until it gets a reply, every quarter second
+// until ctx is done. It asks for version.bind in class CH, which a Server refuses
+// whatever its zones are. Any reply proves that the address is reachable.
 func Ask(ctx context.Context, addr netip.AddrPort) error {
 	const wait = 250 * time.Millisecond
 	var last error
@@ -36,7 +35,7 @@ func askOnce(ctx context.Context, addr netip.AddrPort, wait time.Duration) error
 	defer cancel()
 	_, _, err := new(dns.Client).ExchangeContext(ctx, m, addr.String())
 	if err != nil {
-		<-ctx.Done() // refused at once: do not ask in a tight loop
+		<-ctx.Done() // do not retry in a tight loop
 	}
 	return err
 }

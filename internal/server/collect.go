@@ -6,8 +6,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/server/action"
 )
 
-// descs describe the exported metrics. The view label is CoreDNS's and always
-// empty: there are no views here.
+// descs describe the exported metrics. The view label is CoreDNS's. It is
+// always empty, since nodens has no views.
 type descs struct {
 	requests, responses, duration, do   *prometheus.Desc
 	reqSize, respSize                   *prometheus.Desc
@@ -32,31 +32,31 @@ func newDescs() *descs {
 	}
 	ds := &descs{
 		requests:      desc("coredns_dns_requests_total", "Queries received.", "server", "zone", "view", "proto", "family", "type"),
-		responses:     desc("coredns_dns_responses_total", "Replies sent, by rcode and by what answered.", "server", "zone", "view", "rcode", "plugin"),
-		duration:      desc("coredns_dns_request_duration_seconds", "Time from reading a query to having its reply.", "server", "zone", "view"),
+		responses:     desc("coredns_dns_responses_total", "Replies sent, by rcode and by directive that answered.", "server", "zone", "view", "rcode", "plugin"),
+		duration:      desc("coredns_dns_request_duration_seconds", "Time from reading a query to making its reply.", "server", "zone", "view"),
 		do:            desc("coredns_dns_do_requests_total", "Queries with the DNSSEC OK bit.", "server", "zone", "view"),
 		reqSize:       desc("coredns_dns_request_size_bytes", "Size of queries.", "server", "zone", "view", "proto"),
 		respSize:      desc("coredns_dns_response_size_bytes", "Size of replies.", "server", "zone", "view", "proto"),
-		cacheRequests: desc("coredns_cache_requests_total", "Look-ups in the cache.", "server", "zones", "view"),
+		cacheRequests: desc("coredns_cache_requests_total", "Lookups in the cache.", "server", "zones", "view"),
 		cacheHits:     desc("coredns_cache_hits_total", "Replies from the cache, by kind of answer.", "server", "type", "zones", "view"),
-		cacheMisses:   desc("coredns_cache_misses_total", "Look-ups that the cache could not answer.", "server", "zones", "view"),
+		cacheMisses:   desc("coredns_cache_misses_total", "Lookups that the cache could not answer.", "server", "zones", "view"),
 		cacheStale:    desc("coredns_cache_served_stale_total", "Replies with expired answers.", "server", "zones", "view"),
 		prefetch:      desc("coredns_cache_prefetch_total", "Answers refreshed before they were asked for again.", "server", "zones", "view"),
 		panics:        desc("coredns_panics_total", "Panics while resolving a query."),
-		discarded:     desc("nodens_server_discarded_total", "Messages that are no queries and get no reply."),
+		discarded:     desc("nodens_server_discarded_total", "Messages that are not queries. They get no reply."),
 		sendErrors:    desc("nodens_server_send_errors_total", "Replies that the kernel refused to send."),
 		tcpRejected:   desc("nodens_server_tcp_rejected_total", "TCP connections closed because of the connection limit."),
-		missLimited:   desc("nodens_server_miss_limited_total", "Queries answered SERVFAIL because too many were being resolved."),
-		clientLimited: desc("nodens_server_client_limited_total", "Queries answered SERVFAIL because too many of one client were being resolved."),
-		outsiders:     desc("nodens_server_outsiders_refused_total", "Queries REFUSED because nothing but the default route leads to the client."),
-		hitsTook:      desc("nodens_server_hit_duration_seconds", "Time from reading a query to having its reply, cache hits only.", "server", "zone"),
-		normalised:    desc("nodens_normalize_total", "Denials that the normalize directive looked at, by what it made of them.", "zone", "qtype", "result"),
-		siblings:      desc("nodens_normalize_sibling_total", "Where the other address type's answer came from.", "source"),
+		missLimited:   desc("nodens_server_miss_limited_total", "Queries answered with SERVFAIL because too many were being resolved."),
+		clientLimited: desc("nodens_server_client_limited_total", "Queries answered with SERVFAIL because too many of one client were being resolved."),
+		outsiders:     desc("nodens_server_outsiders_refused_total", "Queries refused because only the default route leads to the client."),
+		hitsTook:      desc("nodens_server_hit_duration_seconds", "Time from reading a query to making its reply, cache hits only.", "server", "zone"),
+		normalised:    desc("nodens_normalize_total", "Denials that the normalize directive judged, by result.", "zone", "qtype", "result"),
+		siblings:      desc("nodens_normalize_sibling_total", "Lookups of the other address type, by source of the answer.", "source"),
 		siblingWait:   desc("nodens_normalize_sibling_wait_seconds", "Time that replies waited for the other address type's answer."),
 	}
 	ds.aclBlocked = desc("coredns_acl_blocked_requests_total", "Queries that an acl directive refused.", "server", "zone", "view")
 	ds.aclFiltered = desc("coredns_acl_filtered_requests_total", "Queries that an acl directive answered without records.", "server", "zone", "view")
-	ds.aclDropped = desc("coredns_acl_dropped_requests_total", "Queries that an acl directive left without a reply.", "server", "zone", "view")
+	ds.aclDropped = desc("coredns_acl_dropped_requests_total", "Queries that an acl directive dropped.", "server", "zone", "view")
 	ds.dns64 = desc("coredns_dns64_requests_translated_total", "Replies that the dns64 directive translated.", "server", "zone")
 	ds.all = all
 	return ds
@@ -96,15 +96,15 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// normalisedLabels are the values of the result label; what is not judged, or
-// stays NXDOMAIN, is not exported.
+// normalisedLabels are the values of the result label. Answers that are not
+// judged and those that stay NXDOMAIN are not exported.
 var normalisedLabels = [numNormalised]string{
 	rewritten: "rewritten", repaired: "repaired", siblingData: "sibling_data", siblingUnknown: "sibling_unknown",
 	outDNSSEC: "dnssec", outCNAME: "cname", outReferral: "referral", outScope: "scope",
 }
 
-// collectNormalised exports the normalising rule's counters, summed over the
-// addresses that a zone is served on.
+// collectNormalised exports the counters of the normalize directive, summed over
+// the addresses that serve a zone.
 func (m *Metrics) collectNormalised(ch chan<- prometheus.Metric) {
 	var siblings [numSiblingSources]uint64
 	zones := make(map[string]*[2][numNormalised]uint64)
@@ -156,8 +156,8 @@ func (c *zoneCollector) sum(pick func(*statShard) uint64) uint64 {
 	return n
 }
 
-// queries exports what came in and went out; combinations never seen are left
-// out.
+// queries exports queries and replies. It omits combinations that never
+// occurred.
 func (c *zoneCollector) queries() {
 	for p, proto := range protoLabels {
 		for f, family := range familyLabels {
@@ -178,7 +178,7 @@ func (c *zoneCollector) queries() {
 	c.count(c.d.do, c.sum(func(s *statShard) uint64 { return s.do.Load() }), c.server, c.zone, "")
 }
 
-// actions exports what the zone's actions did; what never happened is left out.
+// actions exports the counters of the zone's actions. It omits those that are 0.
 func (c *zoneCollector) actions() {
 	for v, d := range map[action.ACLVerdict]*prometheus.Desc{action.ACLBlock: c.d.aclBlocked, action.ACLFilter: c.d.aclFiltered, action.ACLDrop: c.d.aclDropped} {
 		if n := c.sum(func(s *statShard) uint64 { return s.judgedBy[v].Load() }); n > 0 {
@@ -190,7 +190,7 @@ func (c *zoneCollector) actions() {
 	}
 }
 
-// cache exports how the zone's look-ups went.
+// cache exports the results of the zone's cache lookups.
 func (c *zoneCollector) cache() {
 	var n [numLookups]uint64
 	var all uint64
@@ -221,8 +221,8 @@ func (c *zoneCollector) histograms() {
 	}
 }
 
-// histogram exports the sum of the picked histograms over all shards. scale
-// divides the unit that was observed into the exported one.
+// histogram exports the sum of the picked histograms over all shards. The
+// exported unit is scale times the observed one.
 func (c *zoneCollector) histogram(d *prometheus.Desc, bounds []float64, scale float64, labels []string, picks ...func(*statShard) *histogram) {
 	buckets := make(map[float64]uint64, len(bounds))
 	var total, sum uint64

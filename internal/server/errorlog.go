@@ -10,12 +10,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Consolidation folds the errors that match Pattern into one line a Period.
+// Consolidation logs one line per Period for all errors that match Pattern.
 type Consolidation struct {
 	Period  time.Duration
 	Pattern *regexp.Regexp
 	Level   slog.Level // of the consolidated line
-	// ShowFirst logs the first error of a period as it comes, at Level.
+	// ShowFirst logs the first error of a period at once, at Level.
 	ShowFirst bool
 }
 
@@ -26,8 +26,8 @@ type ErrorLog struct {
 	rules []*consolidator
 }
 
-// consolidator counts matches. The first one of a period arms a timer that
-// reports them all.
+// consolidator counts matches. The first match of a period starts a timer that
+// reports all of them.
 type consolidator struct {
 	Consolidation
 	mu    sync.Mutex
@@ -43,13 +43,13 @@ func NewErrorLog(l *slog.Logger, rules []Consolidation) *ErrorLog {
 	return e
 }
 
-// write logs that m got no answer because of err. A nil ErrorLog is silent.
+// write logs that m got no answer because of err. A nil ErrorLog logs nothing.
 func (e *ErrorLog) write(zone string, m *dns.Msg, err error) {
 	if e == nil {
 		return
 	}
 	q := m.Question[0]
-	// The text that consolidate patterns are written for.
+	// CoreDNS's text, which patterns are written for.
 	text := q.Name + " " + dns.Type(q.Qtype).String() + ": " + err.Error()
 	level := slog.LevelError
 	for _, r := range e.rules {
@@ -65,8 +65,7 @@ func (e *ErrorLog) write(zone string, m *dns.Msg, err error) {
 }
 
 // add counts one match and reports whether it is the first of a period. The
-// timer holds nothing but the count, so one that fires after its zone is gone
-// does no harm.
+// timer may fire after its zone is gone.
 func (c *consolidator) add(log *slog.Logger) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

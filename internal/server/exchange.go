@@ -76,7 +76,7 @@ func (s *Server) ask(ctx context.Context, x *exchange) (r sourced, err error) {
 // askClientSource asks a source that may look at the client.
 func (s *Server) askClientSource(ctx context.Context, x *exchange, c ClientSource) (sourced, error) {
 	r, err := c.Answer(&action.Request{Msg: x.m, Client: x.client, TCP: x.tcp, Lookup: func(name string, qtype uint16) *dns.Msg {
-		return s.lookUp(ctx, x, name, qtype)
+		return s.lookupName(ctx, x, name, qtype)
 	}})
 	if err == nil && r.Msg == nil {
 		err = upstream.ErrNotMine

@@ -9,44 +9,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Gate keeps out of an address what comes in by certain interfaces: it is
-// dropped without a reply, which could go to somebody who has not asked, and
-// counted. What came in by an unknown interface is kept out, too. What the host
-// sends to itself from that very address comes in: the kernel says of it that it
-// came by the interface that has the address, and to nobody else would a reply
-// go. Its methods are safe for concurrent use.
+// Gate blocks queries to an address by the interface on which they arrive. A
+// blocked query is dropped and counted. It gets no reply, because its source
+// address may be forged. A query from an unknown interface is blocked, too. A
+// query from the address itself is never blocked: it comes from this host, and
+// the kernel reports the interface that has the address. The methods are safe
+// for concurrent use.
 type Gate struct {
-	closed  atomic.Pointer[map[int]bool]
+	blocked atomic.Pointer[map[int]bool] // nil: all
 	refused atomic.Uint64
 }
 
-// NewGate makes a gate that keeps out everything, until Close is called.
+// NewGate makes a gate that blocks all interfaces until SetBlocked is called.
 func NewGate() *Gate { return new(Gate) }
 
-// Close replaces the indexes of the interfaces that are kept out.
-func (g *Gate) Close(interfaces []int) {
-	closed := make(map[int]bool, len(interfaces))
+// SetBlocked replaces the indexes of the blocked interfaces.
+func (g *Gate) SetBlocked(interfaces []int) {
+	blocked := make(map[int]bool, len(interfaces))
 	for _, i := range interfaces {
-		closed[i] = true
+		blocked[i] = true
 	}
-	g.closed.Store(&closed)
+	g.blocked.Store(&blocked)
 }
 
-// Refused is the number of datagrams and connections that were kept out.
+// Refused is the number of blocked datagrams and connections.
 func (g *Gate) Refused() uint64 { return g.refused.Load() }
 
-// refuses also counts. self is the address that was asked.
+// refuses reports whether a query from an address to self is blocked, and counts
+// it.
 func (g *Gate) refuses(ifindex int, from, self netip.Addr) bool {
-	closed := g.closed.Load()
-	if closed != nil && ifindex > 0 && (!(*closed)[ifindex] || from == self) {
+	blocked := g.blocked.Load()
+	if blocked != nil && ifindex > 0 && (!(*blocked)[ifindex] || from == self) {
 		return false
 	}
 	g.refused.Add(1)
 	return true
 }
 
-// pktinfoIndex returns the interface index of a control message that has an
-// in_pktinfo or in6_pktinfo, and 0 for others.
+// pktinfoIndex returns the interface index in a control message with an
+// in_pktinfo or in6_pktinfo, and 0 for other messages.
 func pktinfoIndex(ctl []byte) int {
 	if len(ctl) < unix.SizeofCmsghdr {
 		return 0
@@ -62,9 +63,9 @@ func pktinfoIndex(ctl []byte) int {
 	return 0
 }
 
-// tcpArrival returns the index of the interface that a connection came in by, 0
-// if the kernel does not say: ip(7), IP_PKTOPTIONS, and its older sibling for
-// IPv6 (RFC 2292 §4.1), on a socket that asks for packet information.
+// tcpArrival returns the index of the interface on which a connection arrived,
+// 0 if it is unknown. The listening socket must have packet information on. See
+// IP_PKTOPTIONS in ip(7), and RFC 2292 §4.1 for IPv6.
 func tcpArrival(c *net.TCPConn) int {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -76,7 +77,7 @@ func tcpArrival(c *net.TCPConn) int {
 		if domain, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN); err == nil && domain == unix.AF_INET6 {
 			level, name = unix.IPPROTO_IPV6, unix.IPV6_2292PKTOPTIONS
 		}
-		// The first message is the packet information, where there is any.
+		// The packet information is the first message, if it is there.
 		var ctl struct {
 			_    [0]unix.Cmsghdr // alignment
 			data [128]byte

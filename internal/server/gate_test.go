@@ -43,11 +43,11 @@ func TestGate(t *testing.T) {
 			g := gated{gate: gate, addr: tc.server, from: netip.MustParseAddr(tc.client)}
 			own := g.from == g.addr.Addr()
 			g.expect(t, "nothing is known", false)
-			gate.Close([]int{lo.Index + 1})
+			gate.SetBlocked([]int{lo.Index + 1})
 			g.expect(t, "another is closed", true)
-			gate.Close([]int{lo.Index})
+			gate.SetBlocked([]int{lo.Index})
 			g.expect(t, "closed", own)
-			gate.Close(nil)
+			gate.SetBlocked(nil)
 			g.expect(t, "open", true)
 		})
 	}

@@ -19,12 +19,12 @@ const (
 	edeInvalidQueryType     = 30
 )
 
-// tryHit appends the reply to q, which parsed with verdict v, if it can be had
-// without waiting: an answer from the cache, or an error. It returns false
-// when the query has to be resolved; q.zone and q.key are set then.
+// tryHit appends the reply to q if there is one without waiting: an answer from
+// the cache, or an error. v is the verdict of parse. It returns false if the
+// query must be resolved. Then q.zone and q.key are set.
 func (s *Server) tryHit(dst []byte, l *listener, reader int, q *Query, v verdict) ([]byte, bool) {
 	table := l.table.Load()
-	if table.guarded && s.keepsOut(q) {
+	if table.guarded && s.refusesClient(q) {
 		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{set: true, code: edeProhibited}), l, reader, q), true
 	}
 	if v != accept {
@@ -38,7 +38,7 @@ func (s *Server) tryHit(dst []byte, l *listener, reader int, q *Query, v verdict
 		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{}), l, reader, q), true
 	}
 	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
-	if q.zone.Cache == nil || q.zone.Actions != nil && q.zone.Actions.take(q) {
+	if q.zone.Cache == nil || q.zone.Actions != nil && q.zone.Actions.concern(q) {
 		return dst, false
 	}
 	dst, o, ok := s.fromCache(dst, q)
@@ -48,8 +48,8 @@ func (s *Server) tryHit(dst []byte, l *listener, reader int, q *Query, v verdict
 	return dst, ok
 }
 
-// keepsOut reports whether q's client is outside, and counts it.
-func (s *Server) keepsOut(q *Query) bool {
+// refusesClient reports whether q's client is outside, and counts it.
+func (s *Server) refusesClient(q *Query) bool {
 	if s.outside == nil || !s.outside(q.client.Addr()) {
 		return false
 	}
@@ -57,8 +57,8 @@ func (s *Server) keepsOut(q *Query) bool {
 	return true
 }
 
-// fromCache appends the reply to q, whose zone and key are set, if the cache
-// has it.
+// fromCache appends the reply to q if the cache has it. q.zone and q.key must
+// be set. It sets q.found.
 func (s *Server) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 	o := outcome{plugin: pluginCache}
 	if q.zone.Cache == nil {
@@ -81,8 +81,8 @@ func (s *Server) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 			v = v.asStale()
 		}
 		dst = appendEntry(dst, q, hit.Entry, hit.Age, true, v)
-	case hit.State == cache.Failed && s.standsIn(q):
-		dst = appendError(dst, q, dns.RcodeSuccess, standIn())
+	case hit.State == cache.Failed && s.answersEmpty(q):
+		dst = appendError(dst, q, dns.RcodeSuccess, emptyNote())
 		o.normalised = repaired
 	case hit.State == cache.Failed:
 		dst = appendError(dst, q, dns.RcodeServerFailure, ede{set: true, code: edeCachedError})
@@ -97,8 +97,8 @@ func (s *Server) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 	return dst, o, true
 }
 
-// hitView is how the zone sees an answer from its cache. It returns false if
-// that cannot be said without asking upstream.
+// hitView is the zone's view of an answer from its cache. It returns false if
+// that depends on an answer of upstream.
 func (s *Server) hitView(q *Query, e *cache.Entry) (view, bool) {
 	if e.Kind() == cache.Success {
 		return asIs(e, notJudged), true
@@ -116,7 +116,7 @@ func (s *Server) hitView(q *Query, e *cache.Entry) (view, bool) {
 	return n.verdict(e, sib), true
 }
 
-// hitKind is the rcode of a reply from the cache and how it is counted.
+// hitKind is the rcode of a cached answer and how the lookup is counted.
 func hitKind(h cache.Hit) (rcode int, kind lookup) {
 	if h.State == cache.Failed {
 		return dns.RcodeServerFailure, lookupServfail
@@ -127,8 +127,8 @@ func hitKind(h cache.Hit) (rcode int, kind lookup) {
 	return h.Entry.Rcode(), lookupSuccess
 }
 
-// asStale adds the Extended DNS Error of an expired answer, unless there is
-// more to say.
+// asStale adds the Extended DNS Error of an expired answer, unless v has
+// another one.
 func (v view) asStale() view {
 	switch {
 	case v.note.set:
@@ -140,8 +140,8 @@ func (v view) asStale() view {
 	return v
 }
 
-// record counts and, where the zone asks for it, logs a reply. What a batch
-// answers is counted when its replies are made, with one reading of the clock.
+// record counts a reply and logs it if the zone has a query log. The replies of
+// a batch are counted together, with one reading of the clock.
 // reader is the number of a UDP reader, or s.readers for others.
 func (s *Server) record(reader int, q *Query, reply []byte, o outcome) {
 	o.size = len(reply)
@@ -157,8 +157,7 @@ func (s *Server) record(reader int, q *Query, reply []byte, o outcome) {
 	}
 }
 
-// replyUnresolved counts a reply to something that belongs to no zone and
-// returns it.
+// replyUnresolved counts a reply to a query of no zone, and returns the reply.
 func (s *Server) replyUnresolved(reply []byte, l *listener, reader int, q *Query) []byte {
 	t := newTally(l.unzoned, q, outcome{rcode: replyRcode(reply), size: len(reply), took: s.clock().Sub(q.start)})
 	t.record(reader)

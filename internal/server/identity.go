@@ -6,15 +6,16 @@ import (
 	"github.com/miekg/dns"
 )
 
-// idServer is the name that asks a server who it is (RFC 4892), in wire format.
+// idServer is the name that asks for a server's identity (RFC 4892), in wire
+// format.
 const idServer = "\x02id\x06server\x00"
 
 // maxIdentity is the longest character-string of a TXT record (RFC 1035
 // §3.3.14).
 const maxIdentity = 255
 
-// appendIdentity appends the reply that says who answers: one TXT record of
-// TTL 0. Without an identity the question is refused as all others of class CH.
+// appendIdentity appends the reply to id.server: one TXT record of TTL 0. Without
+// an identity the query is refused, as all others in class CH.
 func appendIdentity(dst []byte, q *Query, identity string) []byte {
 	if identity == "" || len(identity) > maxIdentity {
 		return appendError(dst, q, dns.RcodeRefused, ede{})

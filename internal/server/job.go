@@ -48,7 +48,7 @@ func (s *Server) newJob(q *Query) *job {
 // the client gets SERVFAIL at once. REFUSED would make some resolvers wait for
 // another server's reply.
 func (s *Server) start(l *listener, j *job) {
-	if !s.quota.enter(j.q.client.Addr()) {
+	if !s.quota.acquire(j.q.client.Addr()) {
 		s.metrics.clientLimited.Add(1)
 		s.reject(j, "too many queries of this client are being resolved")
 		return
@@ -59,7 +59,7 @@ func (s *Server) start(l *listener, j *job) {
 		l.jobs.Add(1)
 		s.workers.do(func() { s.work(j) })
 	default:
-		s.quota.leave(j.q.client.Addr())
+		s.quota.release(j.q.client.Addr())
 		s.metrics.missLimited.Add(1)
 		s.reject(j, "too many queries are being resolved")
 	}
@@ -83,7 +83,7 @@ func (s *Server) finish(j *job, reply []byte, o outcome) {
 		<-s.misses
 		l.jobs.Done()
 	}()
-	s.quota.leave(j.q.client.Addr()) // before the reply: the client may ask the next question then
+	s.quota.release(j.q.client.Addr()) // before the reply: the client may ask the next question then
 	s.send(j, reply, o)
 }
 
@@ -126,8 +126,8 @@ func (s *Server) recoverJob(j *job) {
 	}
 }
 
-// survive, deferred, keeps a panic from ending the process.
-func (s *Server) survive(what string) {
+// recoverPanic, deferred, keeps a panic from ending the process.
+func (s *Server) recoverPanic(what string) {
 	if p := recover(); p != nil {
 		s.reportPanic(what, p)
 	}

@@ -98,19 +98,19 @@ func TestQuota(t *testing.T) {
 		client netip.Addr
 		want   bool
 	}{{a, true}, {a, true}, {a, false}, {b, true}, {a, false}} {
-		if got := q.enter(step.client); got != step.want {
+		if got := q.acquire(step.client); got != step.want {
 			t.Fatalf("%v enters: %v, want %v", step.client, got, step.want)
 		}
 	}
-	q.leave(a)
-	if !q.enter(a) {
+	q.release(a)
+	if !q.acquire(a) {
 		t.Error("one left, and there is no room")
 	}
 	for _, c := range []netip.Addr{a, a, b} {
-		q.leave(c)
+		q.release(c)
 	}
 	for i := range q.shards {
-		if n := len(q.shards[i].under); n != 0 {
+		if n := len(q.shards[i].active); n != 0 {
 			t.Errorf("%d clients remembered without need", n)
 		}
 	}

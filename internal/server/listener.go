@@ -18,35 +18,35 @@ import (
 type Binding struct {
 	Addr  netip.AddrPort
 	Zones []*Zone
-	// Gate, if not nil, says which queries are not for this address. Addr is
-	// then not unspecified. It stays that of the Apply that opened the address.
+	// Gate, if not nil, blocks queries by interface. Addr must then not be
+	// unspecified. The address keeps the Gate of the Apply that opened it.
 	Gate *Gate
 	TCP  TCPTimeouts
 
-	// Guarded addresses answer clients that are Config.Outside with REFUSED: a
-	// reply, because it is no larger than the query and tells who has the wrong
-	// server.
+	// Guarded addresses refuse clients that are Config.Outside. They send the
+	// reply REFUSED, because it is no larger than the query and helps clients
+	// that are configured with the wrong server.
 	Guarded bool
 }
 
 // listener serves one address over UDP and TCP.
 type listener struct {
 	addr    netip.AddrPort
-	gate    *Gate // nil: everybody may ask
+	gate    *Gate // nil: nothing is blocked
 	table   atomic.Pointer[zoneTable]
-	unzoned *zoneStats // of what matches no zone or is no question
+	unzoned *zoneStats // of queries without a zone and messages without a question
 	closing atomic.Bool
 
 	udp []*udpSocket
 	tcp *tcpListener
 
 	readers sync.WaitGroup // goroutines reading the sockets
-	jobs    sync.WaitGroup // misses being resolved; Add only from readers
+	jobs    sync.WaitGroup // misses being resolved
 }
 
 func (l *listener) String() string { return "dns://" + l.addr.String() }
 
-// network makes the Go network name for "udp" or "tcp" on this address.
+// network is the Go network name of "udp" or "tcp" for this address.
 func (l *listener) network(proto string) string {
 	if l.addr.Addr().Is4() {
 		return proto + "4"
@@ -57,8 +57,8 @@ func (l *listener) network(proto string) string {
 	return proto + "6"
 }
 
-// deadPeer is an address that never sends to us: our own, from a port that
-// nobody uses as a source.
+// deadPeer is an address that never sends queries: the listener's own, with a
+// port that no client uses.
 func (l *listener) deadPeer() unix.Sockaddr {
 	const port = 1
 	a := l.addr.Addr()
@@ -68,13 +68,13 @@ func (l *listener) deadPeer() unix.Sockaddr {
 	case a.Is4():
 		return &unix.SockaddrInet4{Port: port, Addr: a.As4()}
 	case a.IsUnspecified():
-		// The socket takes both families, and a host may lack IPv6.
+		// The socket accepts both families, and a host may lack IPv6.
 		return &unix.SockaddrInet6{Port: port, Addr: netip.AddrFrom4([4]byte{127, 0, 0, 1}).As16()}
 	}
 	return &unix.SockaddrInet6{Port: port, Addr: a.As16()}
 }
 
-// open opens all sockets of the listener but reads none of them yet.
+// open opens all sockets of a listener. It does not read them yet.
 func (s *Server) open(ctx context.Context, addr netip.AddrPort, gate *Gate) (*listener, error) {
 	l := &listener{addr: addr, gate: gate}
 	l.unzoned = s.metrics.zone(l.String(), noZone)
@@ -93,8 +93,8 @@ func (s *Server) open(ctx context.Context, addr netip.AddrPort, gate *Gate) (*li
 	return l, nil
 }
 
-// serve starts the readers. They end when stop is called; an error that ends
-// one earlier goes to fail.
+// serve starts the readers. They end when stop is called. If a reader fails
+// before, serve calls fail with its error.
 func (l *listener) serve(fail func(error)) {
 	for _, u := range l.udp {
 		l.readers.Go(func() {
@@ -110,9 +110,9 @@ func (l *listener) serve(fail func(error)) {
 	})
 }
 
-// stop takes the listener out of service without losing what it has been
-// sent: new datagrams go to other sockets on the address, those queued are
-// answered, look-ups under way finish or ctx ends them.
+// stop takes the listener out of service and loses no query: new datagrams go to
+// other sockets on the address, queued ones are answered, and queries being
+// resolved finish until ctx is done.
 func (l *listener) stop(ctx context.Context) error {
 	l.closing.Store(true)
 	var errs []error
@@ -131,8 +131,8 @@ func (l *listener) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// wait waits for the look-ups under way and the TCP connections, until ctx is
-// done.
+// wait waits for the queries being resolved and the TCP connections, until ctx
+// is done.
 func (l *listener) wait(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {

@@ -10,9 +10,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// LogFormat is how a line of the query log is written: text in which CoreDNS's
-// labels, such as {remote} or {>id}, stand for what they name. What looks like
-// a label and is none is text.
+// LogFormat is the format of a line of the query log: text with CoreDNS's labels,
+// such as {remote} or {>id}, in place of values. Unknown labels are text.
 type LogFormat struct {
 	parts []logPart
 }
@@ -23,21 +22,21 @@ type logPart struct {
 	value func(b []byte, e *logEvent) []byte
 }
 
-// logEvent is what a line is about.
+// logEvent is the query and reply of a line.
 type logEvent struct {
 	q     *Query
 	reply []byte
 	o     outcome
 }
 
-// CoreDNS's formats, by the label that stands for them.
+// CoreDNS's named formats {common} and {combined}.
 const (
 	commonLog   = `{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration}`
 	combinedLog = commonLog + ` "{>opcode}"`
 )
 
-// ParseLogFormat parses format. With metadata, {/log/type} and {/log/class} tell
-// what kind of reply it is; without, and for all else in {/…}, there is a -.
+// ParseLogFormat parses format. With metadata, {/log/type} and {/log/class} are
+// the kind of the reply. Without it they are -, as is every other {/…}.
 func ParseLogFormat(format string, metadata bool) *LogFormat {
 	format = strings.NewReplacer("{common}", commonLog, "{combined}", combinedLog).Replace(format)
 	labels := logLabels()
@@ -66,7 +65,7 @@ func ParseLogFormat(format string, metadata bool) *LogFormat {
 
 func noValue(b []byte, _ *logEvent) []byte { return append(b, '-') }
 
-// logLabels are the labels and how each is written.
+// logLabels returns the labels and the function that writes each value.
 func logLabels() map[string]func(b []byte, e *logEvent) []byte {
 	text := func(f func(e *logEvent) string) func([]byte, *logEvent) []byte {
 		return func(b []byte, e *logEvent) []byte { return append(b, f(e)...) }
@@ -105,7 +104,7 @@ func (f *LogFormat) write(w io.Writer, e *logEvent) {
 			line = p.value(line, e)
 		}
 	}
-	_, _ = w.Write(append(line, '\n')) // there is nowhere to tell it
+	_, _ = w.Write(append(line, '\n')) // an error cannot be reported anywhere
 }
 
 // bracketed puts an IPv6 address in brackets.
@@ -123,7 +122,7 @@ func rcodeText(rcode int) string {
 	return strconv.Itoa(rcode)
 }
 
-// advertised is the largest reply in octets that the client says it takes.
+// advertised is the largest reply in bytes that the client advertises.
 func (q *Query) advertised() int {
 	switch {
 	case q.tcp:
@@ -158,7 +157,7 @@ func replyKind(reply []byte, rcode int) string {
 	return kind
 }
 
-// String is the class as the log directive has it.
+// String is the class as in the log directive.
 func (c LogClass) String() string {
 	switch c {
 	case LogSuccess:

@@ -9,14 +9,14 @@ import (
 	"github.com/nodens-dns/nodens/internal/server/dnsname"
 )
 
-// maxDepth bounds the CNAMEs of our own making that one question follows.
+// maxDepth bounds the synthesised CNAMEs that one question follows.
 const maxDepth = 8
 
-// lookUp looks up another name for the sake of x, among the zones of the same
-// listener: in their cache, or from their sources. It does not join flights, as
-// a circle of CNAMEs would make them wait for each other. It returns nil if
-// there is no answer.
-func (s *Server) lookUp(ctx context.Context, x *exchange, name string, qtype uint16) *dns.Msg {
+// lookupName looks up another name on behalf of x, in the cache or from the
+// sources of its zone on the same listener. It does not join queries in flight,
+// because a cycle of CNAMEs would make them wait for each other. It returns nil
+// if there is no answer.
+func (s *Server) lookupName(ctx context.Context, x *exchange, name string, qtype uint16) *dns.Msg {
 	lower, err := dnsname.Pack(name)
 	if err != nil || x.depth >= maxDepth {
 		return nil
@@ -47,8 +47,8 @@ func (s *Server) lookUp(ctx context.Context, x *exchange, name string, qtype uin
 	return m
 }
 
-// entryOf is the answer from the cache or, if that has none, from the sources;
-// nil if there is none.
+// entryOf returns the answer from the cache or else from the sources, nil if
+// there is none.
 func (s *Server) entryOf(ctx context.Context, x *exchange) (*cache.Entry, uint32) {
 	if hit := x.zone.peek(x.key, s.clock(), nil); hit.State == cache.Fresh {
 		return hit.Entry, hit.Age
@@ -61,7 +61,7 @@ func (s *Server) entryOf(ctx context.Context, x *exchange) (*cache.Entry, uint32
 	return a.entry, 0
 }
 
-// flags are the header bits of the exchange's question.
+// flags are the header bits of the question.
 func (x *exchange) flags() uint16 {
 	f := uint16(flagRD)
 	if x.m.CheckingDisabled {

@@ -15,10 +15,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
-// LoopProbe finds out whether what a zone forwards comes back: it asks the
-// zone's sources for a random name and watches for that very query. A loop is
-// an error in the log and a metric, never the end of the process: the other
-// zones still work.
+// LoopProbe detects forwarding loops: it asks the zone's sources for a random
+// name and watches for that query. A loop is logged and counted. It does not end
+// the process, because other zones still work.
 type LoopProbe struct {
 	name  string // lower case, presentation form
 	wire  []byte
@@ -32,7 +31,7 @@ func NewLoopProbe(zone string) *LoopProbe {
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
 	hi, lo := binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
 	p := &LoopProbe{name: strings.ToLower(fmt.Sprintf("%d.%d.%s", hi, lo, strings.TrimPrefix(zone, ".")))}
-	p.wire, _ = dnsname.Pack(p.name) // nil for a zone too long to put a name below
+	p.wire, _ = dnsname.Pack(p.name) // nil if the zone is too long
 	return p
 }
 
@@ -45,8 +44,8 @@ func (p *LoopProbe) returned(q *Query) bool {
 	return true
 }
 
-// Run sends the probe through the zone's sources and reports whether it came
-// back. An upstream that does not answer is no loop.
+// Run sends the probe to the zone's sources and reports whether it came back. An
+// upstream that does not answer is no loop.
 func (p *LoopProbe) Run(ctx context.Context, z *Zone) bool {
 	if p == nil || p.wire == nil {
 		return false

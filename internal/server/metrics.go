@@ -13,13 +13,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/server/action"
 )
 
-// Metrics counts what the server does, under CoreDNS's names where the
-// meaning is CoreDNS's. Queries are counted in arrays of atomics, one set for
-// each reader, and summed when scraped: no label is looked up for a query.
+// Metrics counts queries and replies, under CoreDNS's names where the meaning is
+// the same. Queries are counted in arrays of atomics, one set per reader, which
+// are summed when scraped. Counting looks up no label.
 type Metrics struct {
 	workers int
 
-	discarded                atomic.Uint64 // messages that are no queries
+	discarded                atomic.Uint64 // messages that are not queries
 	sendErrors               atomic.Uint64
 	tcpRejected              atomic.Uint64
 	missLimited              atomic.Uint64
@@ -27,20 +27,18 @@ type Metrics struct {
 	panics                   atomic.Uint64
 
 	mu    sync.Mutex
-	zones map[[2]string]*zoneStats // by server and zone label; kept across reloads
+	zones map[[2]string]*zoneStats // by server and zone label; never removed
 	descs *descs
 }
 
 // NewMetrics makes the counters and registers them. workers is the number of
-// readers that count, at least 1.
+// readers of an address, at least 1.
 func NewMetrics(reg prometheus.Registerer, workers int) (*Metrics, error) {
 	m := &Metrics{workers: workers, zones: make(map[[2]string]*zoneStats), descs: newDescs()}
 	return m, reg.Register(m)
 }
 
-// zone returns the counters of a zone as served on one address. Queries that
-// match no zone, or are no questions, count under zone "dropped" as CoreDNS
-// has it.
+// zone returns the counters of a zone on one address.
 func (m *Metrics) zone(server, zone string) *zoneStats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,7 +51,8 @@ func (m *Metrics) zone(server, zone string) *zoneStats {
 	return z
 }
 
-// statsOf is zone, or counters that nobody reads.
+// statsOf is zone. For an uncounted zone it returns counters that are not
+// exported.
 func (m *Metrics) statsOf(server string, z *Zone) *zoneStats {
 	if z.uncounted {
 		return m.newStats()
@@ -74,7 +73,7 @@ var (
 	protoLabels  = [...]string{"udp", "tcp"}
 	familyLabels = [...]string{"1", "2"} // IANA address family numbers
 	pluginLabels = [...]string{"", "cache", "forward", "hosts", "sample", "acl", "template", "whoami"}
-	// typeCodes are the types that coredns_dns_requests_total tells apart.
+	// typeCodes are the types with their own label in coredns_dns_requests_total.
 	typeCodes = [...]uint16{
 		dns.TypeA, dns.TypeAAAA, dns.TypeMX, dns.TypeSOA, dns.TypeCNAME, dns.TypePTR, dns.TypeTXT, dns.TypeNS,
 		dns.TypeSRV, dns.TypeDS, dns.TypeDNSKEY, dns.TypeRRSIG, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeHTTPS,
@@ -82,18 +81,18 @@ var (
 	}
 	durationBounds = prometheus.ExponentialBuckets(0.00025, 2, 16) // seconds
 	sizeBounds     = []float64{0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16e3, 32e3, 48e3, 64e3}
-	// The same in the units that are counted.
+	// The same bounds in the unit of histogram.observe.
 	durationSteps = inUnits(durationBounds, 1e9)
 	sizeSteps     = inUnits(sizeBounds, 1)
 )
 
 const (
-	numTypes   = len(typeCodes) + 1 // and the rest
-	numRcodes  = 25                 // 0 to 23, and the rest
+	numTypes   = len(typeCodes) + 1 // and "other"
+	numRcodes  = 25                 // 0 to 23, and "other"
 	numPlugins = len(pluginLabels)
 )
 
-// Kinds of cache look-up results.
+// lookup is the result of a cache lookup.
 type lookup int
 
 const (
@@ -110,11 +109,11 @@ type zoneStats struct {
 	shards []*statShard
 }
 
-// rest is the shard of what is no UDP reader's own.
+// rest is the shard that UDP readers do not use.
 func (z *zoneStats) rest() *statShard { return z.shards[len(z.shards)-1] }
 
-// statShard is written by one UDP reader; the last one by TCP, misses and all
-// else.
+// statShard is written by one UDP reader. The last shard is written by TCP
+// connections and misses.
 type statShard struct {
 	requests   [2][2][numTypes]atomic.Uint64
 	responses  [numPlugins][numRcodes]atomic.Uint64
@@ -126,9 +125,9 @@ type statShard struct {
 	siblings   [numSiblingSources]atomic.Uint64
 	judgedBy   [action.NumACLVerdicts]atomic.Uint64
 	translated atomic.Uint64
-	waited     histogram    // for a sibling, seconds
-	duration   [2]histogram // seconds; by hit (0) or miss (1): summed when exported
-	reqSize    [2]histogram // octets, by protocol
+	waited     histogram    // for a sibling, nanoseconds
+	duration   [2]histogram // nanoseconds, of hits (0) and misses (1)
+	reqSize    [2]histogram // bytes, by protocol
 	respSize   [2]histogram
 	_          [64]byte
 }
@@ -136,7 +135,7 @@ type statShard struct {
 // histogram is a Prometheus histogram with at most 16 bounds.
 type histogram struct {
 	buckets [17]atomic.Uint64
-	sum     atomic.Uint64 // in the unit given to observe
+	sum     atomic.Uint64
 }
 
 // inUnits makes bounds multiples of 1/scale.
@@ -148,7 +147,7 @@ func inUnits(bounds []float64, scale float64) []uint64 {
 	return steps
 }
 
-// observe counts v; bounds are in its unit.
+// observe counts v. bounds must be in the unit of v.
 func (h *histogram) observe(v uint64, bounds []uint64) {
 	i := 0
 	for i < len(bounds) && v > bounds[i] {
@@ -185,26 +184,26 @@ func boolIndex(b bool) int {
 	return 0
 }
 
-// outcome is what record needs to know of one reply.
+// outcome describes one reply, for metrics and logs.
 type outcome struct {
 	rcode  int
-	size   int // octets
+	size   int // bytes
 	plugin int // index into pluginLabels
 	lookup lookup
 	stale  bool
-	waited bool // the reply was not to be had at once
+	waited bool // the reply is that of a miss
 	took   time.Duration
 
 	normalised normalised
 	dropped    bool // there is no reply
 }
 
-// tally is all that is counted of one query and its reply.
+// tally is what is counted of one query and its reply.
 type tally struct {
 	outcome
 	stats       *zoneStats
 	qtype       uint16
-	asked       int // octets of the query
+	asked       int // bytes of the query
 	tcp, v6, do bool
 }
 
@@ -234,7 +233,7 @@ func (t *tally) record(worker int) {
 	s.respSize[proto].observe(uint64(o.size), sizeSteps)
 }
 
-// judged counts one application of the normalising rule.
+// judged counts one result of the normalize directive.
 func (z *zoneStats) judged(worker int, qtype uint16, r normalised) {
 	z.shards[min(worker, len(z.shards)-1)].judged[boolIndex(qtype == dns.TypeAAAA)][r].Add(1)
 }
@@ -242,7 +241,7 @@ func (z *zoneStats) judged(worker int, qtype uint16, r normalised) {
 // sibling counts where the other type's answer came from.
 func (z *zoneStats) sibling(from siblingSource) { z.rest().siblings[from].Add(1) }
 
-// siblingWaited counts how long a reply waited for it.
+// siblingWaited counts how long a reply waited for a sibling.
 func (z *zoneStats) siblingWaited(d time.Duration) {
 	z.rest().waited.observe(uint64(max(d, 0)), durationSteps)
 }
@@ -267,7 +266,7 @@ func typeLabel(i int) string {
 	return dns.TypeToString[typeCodes[i]]
 }
 
-// refused counts a query that an ACL is against.
+// refused counts a query that an ACL does not allow.
 func (z *zoneStats) refused(v action.ACLVerdict) { z.rest().judgedBy[v].Add(1) }
 
 // synthesised counts a reply that DNS64 has translated.

@@ -11,8 +11,8 @@ import (
 
 const (
 	batchSize  = 64
-	recvBufLen = 2048 // octets; a query that does not fit gets FORMERR
-	// controlLen holds one in_pktinfo or in6_pktinfo control message.
+	recvBufLen = 2048 // bytes; a longer query gets FORMERR
+	// controlLen is the size in bytes of one in_pktinfo or in6_pktinfo control message.
 	controlLen = 40
 )
 
@@ -28,7 +28,7 @@ type mmsghdr struct {
 // compile.
 const _ = -(unsafe.Sizeof(mmsghdr{}) ^ 64)
 
-// slot is the memory of one datagram: what came in and what goes out.
+// slot is the memory of one query and its reply.
 type slot struct {
 	name    unix.RawSockaddrInet6 // large enough for either family
 	control [controlLen]byte
@@ -38,8 +38,8 @@ type slot struct {
 	outVec  unix.Iovec
 }
 
-// batch is the memory of one recvmmsg and of the sendmmsg that answers it.
-// It points into itself: it must not be copied.
+// batch is the memory of one recvmmsg and of the sendmmsg that answers it. It
+// must not be copied, because it has pointers into itself.
 type batch struct {
 	slots [batchSize]slot
 	rx    [batchSize]mmsghdr
@@ -63,9 +63,9 @@ func newBatch(pktinfo bool) *batch {
 	return b
 }
 
-// recv reads up to batchSize datagrams without blocking. The raw system call
-// is deliberate: it cannot block, and the ordinary one wakes the runtime's
-// monitor thread on every query of a quiet node.
+// recv reads up to batchSize datagrams without blocking. It uses the raw system
+// call, because the ordinary one wakes the runtime's monitor thread on every
+// query of a quiet node.
 func (b *batch) recv(fd uintptr) (int, syscall.Errno) {
 	for i := range b.rx {
 		b.rx[i].hdr.Namelen = unix.SizeofSockaddrInet6
@@ -78,13 +78,14 @@ func (b *batch) recv(fd uintptr) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// datagram returns the i-th datagram received, or false if it did not fit.
+// datagram returns the i-th datagram received. It returns false if the datagram
+// did not fit.
 func (b *batch) datagram(i int) ([]byte, bool) {
 	return b.slots[i].in[:min(int(b.rx[i].n), recvBufLen)], b.rx[i].hdr.Flags&unix.MSG_TRUNC == 0
 }
 
-// queue makes slots[i].out the k-th datagram of the next send, addressed to
-// where the i-th came from, with the address it was sent to as its source.
+// queue makes slots[i].out the k-th datagram of the next send. It goes from the
+// destination of the i-th datagram to its source.
 func (b *batch) queue(k, i int) {
 	s, h := &b.slots[i], &b.tx[k].hdr
 	s.outVec.Base = &s.out[0]
@@ -101,16 +102,17 @@ func (b *batch) queue(k, i int) {
 	}
 }
 
-// send sends tx[from:to] without blocking and returns how many went out.
+// send sends tx[from:to] without blocking. It returns the number of datagrams
+// sent.
 func (b *batch) send(fd uintptr, from, to int) (int, syscall.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&b.tx[from])),
 		uintptr(to-from), unix.MSG_DONTWAIT, 0, 0)
 	return int(n), errno
 }
 
-// control returns the i-th datagram's control message turned into the one
-// that sends from the address it was sent to; empty on a socket bound to one
-// address. Calling it twice gives the same.
+// control returns the control message for the reply to the i-th datagram: it
+// makes the reply's source the datagram's destination. It is empty on a socket
+// bound to one address. A second call returns the same.
 func (b *batch) control(i int) []byte {
 	if b.rx[i].hdr.Control == nil {
 		return nil
@@ -137,8 +139,8 @@ func (b *batch) control(i int) []byte {
 	return ctl
 }
 
-// arrival returns the index of the interface that the i-th datagram came in by,
-// 0 if the kernel did not say. Not to be called after control.
+// arrival returns the index of the interface on which the i-th datagram arrived,
+// 0 if it is unknown. It must not be called after control.
 func (b *batch) arrival(i int) int {
 	if b.rx[i].hdr.Control == nil {
 		return 0
@@ -146,7 +148,7 @@ func (b *batch) arrival(i int) int {
 	return pktinfoIndex(b.slots[i].control[:b.rx[i].hdr.Controllen])
 }
 
-// client returns the address that the i-th datagram came from.
+// client returns the source of the i-th datagram.
 func (b *batch) client(i int) netip.AddrPort {
 	sa := &b.slots[i].name
 	port := (*[2]byte)(unsafe.Pointer(&sa.Port))

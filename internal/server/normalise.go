@@ -12,13 +12,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/server/dnsname"
 )
 
-// Normalise is how a zone makes up for upstreams that answer NOERROR without
-// records for names that do not exist (the normalize directive). It is a view:
-// the cache keeps what upstream said, and every reply is judged against what is
-// known of the name at that moment.
+// Normalise corrects upstreams that answer NOERROR without records for names
+// that do not exist (the normalize directive). It is a view: the cache stores
+// the answer of upstream, and every reply is judged by what is known of the name
+// at that moment. The sibling of an answer is that for the other address type.
 type Normalise struct {
-	observe  bool // count, and reply as upstream said
-	bare     bool // only answers without SOA are suspect
+	observe  bool // only count
+	bare     bool // judge only answers without SOA
 	repair   bool
 	timeout  time.Duration
 	ttl      uint32 // seconds
@@ -33,11 +33,11 @@ type NormaliseConfig struct {
 	Observe  bool
 	Bare     bool
 	Repair   bool
-	Timeout  time.Duration // of the wait for the other type's answer
-	TTL      time.Duration // at most, of replies without certainty or SOA
+	Timeout  time.Duration // of the wait for the sibling
+	TTL      time.Duration // the longest, of replies that are uncertain or have no SOA
 }
 
-// NewNormalise makes a Normalise; nil if there is no suffix to act on.
+// NewNormalise makes a Normalise. It returns nil if there are no suffixes.
 func NewNormalise(c NormaliseConfig) (*Normalise, error) {
 	n := &Normalise{
 		observe: c.Observe, bare: c.Bare, repair: c.Repair,
@@ -56,7 +56,7 @@ func NewNormalise(c NormaliseConfig) (*Normalise, error) {
 	return n, nil
 }
 
-// view is what a reply makes of an entry.
+// view is how a reply presents an entry.
 type view struct {
 	rcode  int // of the reply
 	maxTTL uint32
@@ -64,7 +64,7 @@ type view struct {
 	result normalised
 }
 
-// normalised is how a denial was judged, for the metrics.
+// normalised is the result of judging a denial, for the metrics.
 type normalised int
 
 const (
@@ -77,14 +77,14 @@ const (
 	outCNAME
 	outReferral
 	outScope
-	kept // NXDOMAIN that stays NXDOMAIN
+	kept // NXDOMAIN stays NXDOMAIN
 	numNormalised
 )
 
 // noMaxTTL leaves TTLs alone.
 const noMaxTTL = ^uint32(0)
 
-// shown is the view that goes into the reply: when only observing, none.
+// shown is the view for the reply: v, or in observe mode the answer of upstream.
 func (n *Normalise) shown(e *cache.Entry, v view) view {
 	if n != nil && n.observe {
 		return view{rcode: e.Rcode(), maxTTL: noMaxTTL, result: v.result}
@@ -97,16 +97,16 @@ func asIs(e *cache.Entry, r normalised) view {
 	return view{rcode: e.Rcode(), maxTTL: noMaxTTL, result: r}
 }
 
-// denial is what the rule wants to know of a reply without an answer.
+// denial describes a reply without an answer.
 type denial struct {
 	nxdomain bool
 	soa, ns  bool
-	nsec     bool // an NSEC record of the very name
-	nxname   bool // and its type map holds NXNAME (RFC 9824 §2)
+	nsec     bool // an NSEC record of the name itself
+	nxname   bool // its type map has NXNAME (RFC 9824 §2)
 }
 
-// judge sorts out, without looking at the other type, what needs no verdict.
-// It returns false if the sibling decides. A nil Normalise judges nothing.
+// judge judges e without its sibling. It returns false if the sibling decides. A
+// nil Normalise changes nothing.
 func (n *Normalise) judge(q *Query, e *cache.Entry) (view, bool) {
 	if n == nil || q.qtype != dns.TypeA && q.qtype != dns.TypeAAAA {
 		return asIs(e, notJudged), true
@@ -128,12 +128,12 @@ func (n *Normalise) judge(q *Query, e *cache.Entry) (view, bool) {
 	}
 	v, done := n.judgeDenial(e, readDenial(msg, q))
 	if done && v.result == rewritten && q.zone.knownSibling(q, q.start).hasData() {
-		return asIs(e, siblingData), true // a proof of before
+		return asIs(e, siblingData), true // an older proof
 	}
 	return v, done
 }
 
-// judgeDenial judges by the authority section.
+// judgeDenial judges e by its authority section.
 func (n *Normalise) judgeDenial(e *cache.Entry, d denial) (view, bool) {
 	switch {
 	case d.nxdomain && !n.repair:
@@ -152,8 +152,8 @@ func (n *Normalise) judgeDenial(e *cache.Entry, d denial) (view, bool) {
 	return view{}, false
 }
 
-// answerKind tells an answer that ends in a CNAME or DNAME, which may look
-// empty to a client, from one with data.
+// answerKind returns outCNAME for an answer that ends in a CNAME or DNAME, which
+// may look empty to a client.
 func answerKind(msg []byte, q *Query) normalised {
 	alias := false
 	count := int(binary.BigEndian.Uint16(msg[6:]))
@@ -172,8 +172,8 @@ func answerKind(msg []byte, q *Query) normalised {
 	return notJudged
 }
 
-// inScope reports whether name is strictly below a suffix and in none of the
-// exceptions.
+// inScope reports whether name is below a suffix and not at or below an
+// exception.
 func (n *Normalise) inScope(name []byte) bool {
 	for _, x := range n.except {
 		if dnsname.IsBelow(name, x) || bytes.Equal(name, x) {
@@ -207,15 +207,15 @@ func readDenial(msg []byte, q *Query) denial {
 	return d
 }
 
-// sibling is what is known of the other address type of a name.
+// sibling is what is known about the other address type of a name.
 type sibling struct {
 	entry *cache.Entry // nil: nothing, or a failure
-	left  uint32       // seconds that entry is still good for
+	left  uint32       // seconds until entry expires
 	stale bool
-	late  bool // asked for, and not there in time
+	late  bool // no answer in time
 }
 
-// verdict judges e by the sibling: the table of the rule.
+// verdict judges e by its sibling.
 func (n *Normalise) verdict(e *cache.Entry, s sibling) view {
 	nxdomain := e.Rcode() == dns.RcodeNameError
 	switch {
@@ -226,7 +226,7 @@ func (n *Normalise) verdict(e *cache.Entry, s sibling) view {
 	case s.hasData():
 		return asIs(e, siblingData)
 	case nxdomain && s.late:
-		// The client's own query for the other type may yet bring data.
+		// The client's own query for the other type may still return data.
 		return view{rcode: dns.RcodeSuccess, maxTTL: n.ttl, result: siblingUnknown}
 	case nxdomain:
 		return asIs(e, kept)
@@ -244,7 +244,8 @@ func (n *Normalise) nxdomain(e *cache.Entry, left uint32) view {
 	}
 }
 
-// boundTTL is the TTL cap of a rewritten reply: its SOA's own TTL, or ours.
+// boundTTL is the TTL cap of a rewritten reply without SOA. A SOA has its own
+// TTL.
 func (n *Normalise) boundTTL(e *cache.Entry) uint32 {
 	for r := range recordsOf(e.Msg()) {
 		if r.typ == dns.TypeSOA {
@@ -260,7 +261,7 @@ func (s sibling) hasData() bool {
 	return s.entry != nil && binary.BigEndian.Uint16(s.entry.Msg()[6:]) > 0
 }
 
-// denies reports whether upstream says, freshly, that there is no data.
+// denies reports whether a fresh answer of upstream has no data.
 func (s sibling) denies() bool {
 	if s.entry == nil || s.stale || s.hasData() {
 		return false
@@ -271,28 +272,28 @@ func (s sibling) denies() bool {
 	return flags&flagTC == 0 && (rcode == dns.RcodeSuccess || rcode == dns.RcodeNameError)
 }
 
-// standsIn reports whether the failure to answer q is to be an empty answer: the
-// name has an address of the other type, and a stub that gets SERVFAIL for one
-// of two (musl takes it for silence) would throw that away after five seconds.
-func (s *Server) standsIn(q *Query) bool {
-	return q.zone.Normalise.mayStandIn(q) && q.zone.knownSibling(q, s.clock()).hasData()
+// answersEmpty reports whether a failure to answer q becomes an empty answer: the
+// name has an address of the other type. A stub resolver that gets SERVFAIL for
+// one of the two would lose it, as musl does after five seconds.
+func (s *Server) answersEmpty(q *Query) bool {
+	return q.zone.Normalise.mayAnswerEmpty(q) && q.zone.knownSibling(q, s.clock()).hasData()
 }
 
-// mayStandIn reports whether q is a question for which standsIn may hold. A nil
-// Normalise has none.
-func (n *Normalise) mayStandIn(q *Query) bool {
+// mayAnswerEmpty reports whether answersEmpty may hold for q. A nil Normalise
+// has no such question.
+func (n *Normalise) mayAnswerEmpty(q *Query) bool {
 	if n == nil || n.observe || !n.repair || q.do || q.cd() || q.qtype != dns.TypeA && q.qtype != dns.TypeAAAA {
 		return false
 	}
 	return n.inScope(q.lower)
 }
 
-// standIn is the note of that empty answer.
-func standIn() ede {
+// emptyNote is the Extended DNS Error of that empty answer.
+func emptyNote() ede {
 	return ede{set: true, code: edeSynthesized, text: "no answer for this type, but the name has an address of the other"}
 }
 
-// siblingSource is where a sibling's answer came from, for the metrics.
+// siblingSource is the source of a sibling, for the metrics.
 type siblingSource int
 
 const (
@@ -302,7 +303,7 @@ const (
 	numSiblingSources
 )
 
-// siblingQuery makes the question for the other address type.
+// siblingQuery makes into the question for the other address type.
 func (q *Query) siblingQuery(into *Query) *Query {
 	q.copyTo(into)
 	into.qtype = dns.TypeA + dns.TypeAAAA - q.qtype
@@ -310,8 +311,8 @@ func (q *Query) siblingQuery(into *Query) *Query {
 	return into
 }
 
-// cachedSibling looks for the sibling where that costs no wait. It returns
-// false if upstream has to be asked.
+// cachedSibling looks the sibling up in the cache. It returns false if upstream
+// must be asked.
 func (z *Zone) cachedSibling(q *Query, now time.Time) (sibling, bool) {
 	hit := z.peekSibling(q, now)
 	switch hit.State {
@@ -329,8 +330,8 @@ func (z *Zone) peekSibling(q *Query, now time.Time) cache.Hit {
 	return z.peek(cache.AppendKey(buf[:0], q.lower, dns.TypeA+dns.TypeAAAA-q.qtype, q.qclass, q.do, q.cd(), q.ad), now, q.memory.sibling())
 }
 
-// knownSibling is what the cache holds of the sibling, fresh or expired: a
-// name that had an address is not taken for one that does not exist.
+// knownSibling is the sibling in the cache, fresh or expired. An expired address
+// still proves that the name exists.
 func (z *Zone) knownSibling(q *Query, now time.Time) sibling {
 	hit := z.peekSibling(q, now)
 	switch hit.State {
@@ -342,16 +343,17 @@ func (z *Zone) knownSibling(q *Query, now time.Time) sibling {
 	return sibling{}
 }
 
-// secondsLeft is how long a fresh hit stays one. With keepttl Age is 0, and
-// the whole TTL is what clients are told.
+// secondsLeft is how long a fresh hit stays fresh. With keepttl, Age is 0 and
+// clients get the whole TTL.
 func secondsLeft(h cache.Hit) uint32 {
 	ttl := uint32(h.Entry.TTL() / time.Second)
 	return ttl - min(h.Age, ttl)
 }
 
-// findSibling finds the sibling of q's question: in the cache, by joining the
-// query in flight, or by asking upstream, within the time that the rule gives.
-// To doubt NXDOMAIN takes longer: until it is settled there is no good reply.
+// findSibling finds the sibling of q's question in the cache, by joining the
+// query in flight, or by asking upstream. It waits no longer than the directive
+// allows. If q's own answer is NXDOMAIN it waits longer, because there is no
+// safe reply until the sibling is known.
 func (s *Server) findSibling(q *Query, nxdomain bool) (sibling, siblingSource) {
 	z, n, now := q.zone.Zone, q.zone.Normalise, s.clock()
 	if sib, ok := z.cachedSibling(q, now); ok {
@@ -359,7 +361,7 @@ func (s *Server) findSibling(q *Query, nxdomain bool) (sibling, siblingSource) {
 	}
 	wait := n.timeout
 	if nxdomain {
-		wait = max(wait, standInWait)
+		wait = max(wait, emptyWait)
 	}
 	a, source := s.waitSibling(q, now, wait)
 	if a.err != nil {
@@ -408,15 +410,15 @@ type answers chan answer
 
 func (c answers) deliver(a answer, _ bool) { c <- a }
 
-// secondsLeft is how long the answer of an exchange is good for.
+// secondsLeft is how long the answer of an exchange is valid.
 func (n *Normalise) secondsLeft(a answer) uint32 {
 	left := uint32(a.entry.TTL() / time.Second)
 	if left == 0 {
-		return n.ttl // not kept: good for this reply
+		return n.ttl // not stored: valid for this reply
 	}
 	return left - min(a.age, left)
 }
 
-// staleSiblingTTL is the TTL in seconds of a reply that rests on expired data,
+// staleSiblingTTL is the TTL in seconds of a reply that depends on expired data,
 // RFC 8767 §4.
 const staleSiblingTTL = 30

@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probePorts is how many sockets a Prober asks from for each worker: the kernel
-// spreads them over the workers' sockets by a hash of the addresses, and with so
-// many one that meets none is rare.
+// probePorts is the number of a Prober's sockets per worker. The kernel selects
+// the worker's socket by a hash of the addresses. With this many, a worker
+// without a probe is rare.
 const probePorts = 4
 
 // probeZone exists only where HeartbeatZone is served.
 const probeZone = "heartbeat.nodens.invalid."
 
-// HeartbeatZone is a zone for a Prober to ask. Its answers are never cached, so
-// that each question goes all the way that a miss goes, and never counted, so that
-// they are not taken for clients'.
+// HeartbeatZone is the zone that a Prober queries. It has no cache, so each query
+// takes the path of a miss. Its queries are not counted, since they are not
+// clients'.
 func HeartbeatZone() *Zone {
 	return &Zone{Name: probeZone, Sources: []NamedSource{{Name: "heartbeat", Source: heartbeat{}}}, uncounted: true}
 }
@@ -36,10 +36,10 @@ func (heartbeat) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 	return new(dns.Msg).SetReply(m), nil
 }
 
-// Prober asks an address that serves HeartbeatZone over and over, cheaply: from
-// open sockets, one after the other, so that it meets all workers. A socket whose
-// question was not answered is asked from again until it is: one worker that hangs
-// fails all from then on. Not safe for concurrent use.
+// Prober queries an address that serves HeartbeatZone. It uses its open sockets in
+// turn, so that it reaches all workers. After a query without a reply it stays at
+// that socket: if one worker hangs, all further probes fail. It is not safe for
+// concurrent use.
 type Prober struct {
 	conns []*net.UDPConn
 	next  int
@@ -47,7 +47,8 @@ type Prober struct {
 	reply [recvBufLen]byte
 }
 
-// NewProber opens sockets for asking addr, which has so many workers.
+// NewProber opens the sockets for probes of addr. workers is the number of
+// readers of that address.
 func NewProber(addr netip.AddrPort, workers int) (*Prober, error) {
 	m := new(dns.Msg)
 	m.SetQuestion(probeZone, dns.TypeTXT)
@@ -57,8 +58,8 @@ func NewProber(addr netip.AddrPort, workers int) (*Prober, error) {
 	}
 	p := &Prober{query: query}
 	for range probePorts * workers {
-		// A gate lets in what comes from the address itself, which is not always
-		// the one that the kernel would choose.
+		// A Gate allows queries from the address itself. The kernel might choose
+		// another source address.
 		from := &net.UDPAddr{IP: addr.Addr().AsSlice()}
 		c, err := net.DialUDP("udp", from, net.UDPAddrFromAddrPort(addr))
 		if err != nil {
@@ -69,15 +70,16 @@ func NewProber(addr netip.AddrPort, workers int) (*Prober, error) {
 	return p, nil
 }
 
-// Sockets is how many it asks from: after so many answers all workers have answered.
+// Sockets is the number of sockets. After that many replies all workers have
+// replied.
 func (p *Prober) Sockets() int { return len(p.conns) }
 
-// Ask asks one question and waits for a reply, at most so long. A reply to one of
-// the last few questions that were asked in vain is as good.
+// Ask sends one query and waits for its reply. It also accepts the reply to one
+// of the last few queries that got none.
 func (p *Prober) Ask(wait time.Duration) error {
 	const few = 4
 	c := p.conns[p.next]
-	if err := p.forget(c); err != nil {
+	if err := p.discardLate(c); err != nil {
 		return err
 	}
 	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
@@ -100,8 +102,8 @@ func (p *Prober) Ask(wait time.Duration) error {
 	}
 }
 
-// forget drops what came too late: it says nothing of how it is now.
-func (p *Prober) forget(c *net.UDPConn) error {
+// discardLate drops late replies, which say nothing about the present.
+func (p *Prober) discardLate(c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
@@ -113,7 +115,7 @@ func (p *Prober) forget(c *net.UDPConn) error {
 	})
 }
 
-// Close closes the sockets; an Ask under way fails.
+// Close closes the sockets. A concurrent Ask fails.
 func (p *Prober) Close() error {
 	var errs []error
 	for _, c := range p.conns {

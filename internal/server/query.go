@@ -13,9 +13,9 @@ import (
 
 const (
 	headerLen  = 12
-	maxNameLen = 255 // octets, RFC 1035 §2.3.4
+	maxNameLen = 255 // bytes, RFC 1035 §2.3.4
 	minUDPSize = 512
-	maxUDPSize = 1232 // RFC 9715 §3: what crosses any path unfragmented
+	maxUDPSize = 1232 // RFC 9715 §3: crosses any path without fragmentation
 )
 
 // Header bits of octets 2 and 3, RFC 1035 §4.1.1 and RFC 4035 §3.1.6.
@@ -31,51 +31,51 @@ const (
 	rcodeMask  = 0xf
 )
 
-// Query is one question and who asked it. After parse, name points into the
-// buffer that was parsed; in a copy made by copyTo it does not.
+// Query is one query of a client. After parse, name and options point into the
+// parsed buffer. In a copy made by copyTo they do not.
 type Query struct {
 	id     uint16
 	flags  uint16
-	name   []byte // wire format, as the client spelt it
-	lower  []byte // the same in lower case
+	name   []byte // wire format, spelled as by the client
+	lower  []byte // name in lower case
 	qtype  uint16
 	qclass uint16
 
 	opt     bool   // the client sent an OPT record (RFC 6891)
 	do      bool   // DNSSEC OK
-	ad      bool   // wants to know whether the answer is validated, without DO (RFC 6840 §5.7)
-	udpSize uint16 // from OPT, as sent
-	options []byte // of the OPT record; points into the message as name does
+	ad      bool   // AD is set and DO is not: the client wants AD (RFC 6840 §5.7)
+	udpSize uint16 // of the OPT record
+	options []byte // of the OPT record
 
-	size   int // octets of the whole query
+	size   int // bytes of the whole query
 	tcp    bool
 	client netip.AddrPort
 	start  time.Time
 
-	// Set by the zone's actions, for what they ask themselves.
-	inner   bool        // the reply is not for a client, and may be of any size
+	// Set by the zone's actions.
+	inner   bool        // asked by an action: the reply may have any size
 	nsid    string      // for the reply's OPT record, RFC 5001
 	extra   []dns.EDNS0 // options for upstream
-	private bool        // extra tells who asks: the answer is not kept
+	private bool        // extra depends on the client: the answer must not be stored
 
 	zone  *boundZone  // set by tryHit
 	key   []byte      // of the cache, set by tryHit; points into keyBuf
-	found cache.State // what the cache had, set by fromCache
+	found cache.State // of the lookup by fromCache
 
-	memory *lookupMemory // nil: allocate
+	memory *lookupMemory // nil: lookups allocate
 
 	lowerBuf [maxNameLen]byte
 	nameBuf  [maxNameLen]byte
 	keyBuf   [maxKeyLen]byte
 }
 
-// lookupMemory is where a reader has what it finds in the cache, so that a hit
-// allocates nothing. It serves one query at a time.
+// lookupMemory is a reader's memory for cache entries, so that a hit does not
+// allocate. It serves one query at a time.
 type lookupMemory struct {
 	answer, other cache.Entry
 
-	batch   bool    // tallies are counted together
-	tallies []tally // not counted yet
+	batch   bool    // tallies are counted per batch
+	tallies []tally // not yet counted
 }
 
 func (m *lookupMemory) entry() *cache.Entry {
@@ -101,18 +101,18 @@ type verdict int
 
 const (
 	accept     verdict = iota
-	discard            // not a query at all: silence
+	discard            // no query: no reply
 	formErr            // RFC 1035 §4.1.1
 	notImp             // unknown opcode, RFC 8906 §3.1.4
 	badVers            // EDNS version above 0, RFC 6891 §6.1.3
 	refuse             // a class or a transfer that is not served
-	identify           // who answers, see Config.Identity
-	nxnameType         // QTYPE 128 must not be asked, RFC 9824 §3.4
+	identify           // id.server, see Config.Identity
+	nxnameType         // QTYPE 128 is not allowed, RFC 9824 §3.4
 )
 
-// parse reads msg into q without allocating or copying the name as sent. On
-// any verdict but accept and discard, id, flags and as much of the question
-// and the OPT record as could be read are set.
+// parse reads msg into q. It does not allocate. Unless the verdict is discard,
+// id and flags are set, and as much of the question and the OPT record as could
+// be read.
 func (q *Query) parse(msg []byte) verdict {
 	q.name, q.lower, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found = nil, nil, false, false, false, 0, nil, nil, cache.Miss
 	q.size = len(msg)
@@ -142,7 +142,7 @@ func (q *Query) parse(msg []byte) verdict {
 }
 
 // parseQuestion reads the only question and returns the offset after it. A
-// compression pointer cannot occur there: nothing precedes it to point at.
+// compression pointer is invalid there, since there is no earlier name.
 func (q *Query) parseQuestion(msg []byte) (int, bool) {
 	off := headerLen
 	for {
@@ -169,7 +169,7 @@ func (q *Query) parseQuestion(msg []byte) (int, bool) {
 }
 
 // appendLower appends name with its ASCII letters in lower case (RFC 4343
-// §2). Length octets are below 64 and so never look like letters.
+// §2). Length bytes are below 64, and so no letters.
 func appendLower(dst, name []byte) []byte {
 	for ; len(name) >= 8; name = name[8:] {
 		dst = binary.LittleEndian.AppendUint64(dst, lower8(binary.LittleEndian.Uint64(name)))
@@ -192,7 +192,7 @@ func lower8(x uint64) uint64 {
 	return x | upper>>2
 }
 
-// parseRecords walks over the records behind the question in search of OPT.
+// parseRecords reads the OPT record among the records behind the question.
 func (q *Query) parseRecords(msg []byte, off int) verdict {
 	before := int(binary.BigEndian.Uint16(msg[6:])) + int(binary.BigEndian.Uint16(msg[8:]))
 	total := before + int(binary.BigEndian.Uint16(msg[10:]))
@@ -263,7 +263,7 @@ func validOptions(rdata []byte) bool {
 	return true
 }
 
-// judge sorts out questions that are well-formed and still not ours to ask.
+// judge returns the verdict on a well-formed question.
 func (q *Query) judge() verdict {
 	switch q.qtype {
 	case dns.TypeNone, dns.TypeOPT:
@@ -296,7 +296,7 @@ func (q *Query) copyTo(dst *Query) {
 
 func (q *Query) cd() bool { return q.flags&flagCD != 0 }
 
-// limit is the largest reply in octets that the client takes.
+// limit is the size in bytes of the largest reply that the client accepts.
 func (q *Query) limit() int {
 	switch {
 	case q.tcp, q.inner:

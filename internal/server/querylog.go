@@ -10,13 +10,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// LogClass is a set of kinds of reply.
+// LogClass is a set of classes of replies.
 type LogClass uint8
 
 // The classes of CoreDNS's log directive.
 const (
-	LogSuccess LogClass = 1 << iota // NOERROR, but not NODATA
-	LogDenial                       // NXDOMAIN, and NODATA: no answer, but a SOA
+	LogSuccess LogClass = 1 << iota // NOERROR, except NODATA
+	LogDenial                       // NXDOMAIN, and NODATA: no answer and a SOA record
 	LogError                        // every other rcode
 	LogAll     = LogSuccess | LogDenial | LogError
 )
@@ -28,20 +28,20 @@ type LogRule struct {
 	Format  *LogFormat // nil: key=value pairs
 }
 
-// QueryLog writes a line for each reply that a rule asks for.
+// QueryLog writes a line for each reply that a rule selects.
 type QueryLog struct {
 	log   *slog.Logger
 	lines io.Writer
 	rules []LogRule
 }
 
-// NewQueryLog makes a query log that writes to l at level Info, and lines of
-// rules with a format to lines, a Write each.
+// NewQueryLog makes a query log. Lines of rules with a format go to lines, with
+// one Write each. Others go to l at level Info.
 func NewQueryLog(l *slog.Logger, lines io.Writer, rules []LogRule) *QueryLog {
 	return &QueryLog{log: l, lines: lines, rules: rules}
 }
 
-// classOf sorts a reply in wire format into a class.
+// classOf returns the class of a reply in wire format.
 func classOf(reply []byte, rcode int) LogClass {
 	switch {
 	case rcode == dns.RcodeNameError:
@@ -54,7 +54,8 @@ func classOf(reply []byte, rcode int) LogClass {
 	return LogSuccess
 }
 
-// rule is the first rule whose name holds name, if it is for class c; else nil.
+// rule returns the first rule for name. It returns nil if that rule is not for
+// class c.
 func (l *QueryLog) rule(name string, c LogClass) *LogRule {
 	for i, r := range l.rules {
 		if dns.IsSubDomain(r.Name, name) {
@@ -98,7 +99,7 @@ func (l *QueryLog) write(q *Query, reply []byte, o outcome) {
 
 func rcodeName(rcode int) string { return rcodeLabel(rcodeIndex(rcode)) }
 
-// flagNames lists the header bits that are set, as dig prints them.
+// flagNames lists the header bits that are set, as in the output of dig.
 func flagNames(flags uint16) string {
 	var names []string
 	for _, f := range [...]struct {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// quota bounds what each client has under way at once. It is safe for
-// concurrent use.
+// quota bounds the concurrent misses of each client. It is safe for concurrent
+// use.
 type quota struct {
 	limit  int
 	shards [quotaShards]quotaShard
@@ -15,45 +15,46 @@ type quota struct {
 const quotaShards = 16
 
 type quotaShard struct {
-	mu    sync.Mutex
-	under map[netip.Addr]int // what is under way; nobody is in it with 0
-	_     [40]byte           // a cache line each
+	mu     sync.Mutex
+	active map[netip.Addr]int // misses by client, without zeros
+	_      [40]byte           // one cache line per shard
 }
 
 func newQuota(limit int) *quota {
 	q := &quota{limit: limit}
 	for i := range q.shards {
-		q.shards[i].under = make(map[netip.Addr]int)
+		q.shards[i].active = make(map[netip.Addr]int)
 	}
 	return q
 }
 
-// shard spreads clients by the end of their address, where those of one node
-// differ.
+// shard selects a shard by the last bytes of the address, in which the pods of a
+// node differ.
 func (q *quota) shard(a netip.Addr) *quotaShard {
 	b := a.As16()
 	return &q.shards[(b[15]^b[11])%quotaShards]
 }
 
-// enter reports whether a may have one more under way, and notes it. Each that
-// entered has to leave.
-func (q *quota) enter(a netip.Addr) bool {
+// acquire counts one more miss of a. It returns false if a is at its limit. Every
+// success needs a release.
+func (q *quota) acquire(a netip.Addr) bool {
 	s := q.shard(a)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.under[a]
+	n := s.active[a]
 	if n >= q.limit {
 		return false
 	}
-	s.under[a] = n + 1
+	s.active[a] = n + 1
 	return true
 }
 
-func (q *quota) leave(a netip.Addr) {
+// release ends a miss that acquire has counted.
+func (q *quota) release(a netip.Addr) {
 	s := q.shard(a)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.under[a]--; s.under[a] <= 0 {
-		delete(s.under, a)
+	if s.active[a]--; s.active[a] <= 0 {
+		delete(s.active, a)
 	}
 }

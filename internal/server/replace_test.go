@@ -18,7 +18,7 @@ import (
 // TestReplacedUnderTCP replaces the server of an address by another one beside it
 // while clients connect: what the kernel accepts for one that goes is answered. A
 // connection that is half open then may be reset, see TestSurge of package test;
-// and a client that stands still for lastQueries finds its connection closed.
+// and a client that stands still for drainWait finds its connection closed.
 func TestReplacedUnderTCP(t *testing.T) {
 	const times, tolerated = 50, 5
 	addr := nextAddr()
@@ -41,7 +41,7 @@ func TestReplacedUnderTCP(t *testing.T) {
 				case err == nil:
 				case !wasClosed(err):
 					t.Error(err)
-				case time.Since(start) < lastQueries/2:
+				case time.Since(start) < drainWait/2:
 					closed.Add(1)
 				}
 			}

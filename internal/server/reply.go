@@ -11,8 +11,8 @@ import (
 // optLen is the length of an OPT record without options (RFC 6891 §6.1.2).
 const optLen = 11
 
-// ede is an Extended DNS Error (RFC 8914). The zero value of code is "other",
-// so presence is a flag of its own.
+// ede is an Extended DNS Error (RFC 8914). Code 0 means "other", so set says
+// whether there is an error.
 type ede struct {
 	set  bool
 	code uint16
@@ -26,7 +26,7 @@ func (e ede) len() int {
 	return 4 + 2 + len(e.text)
 }
 
-// optLen is the length of the OPT record that goes with the reply to q.
+// optLen is the length of the OPT record in the reply to q.
 func (q *Query) optLen(note ede) int {
 	n := optLen + note.len()
 	if q.nsid != "" {
@@ -35,10 +35,10 @@ func (q *Query) optLen(note ede) int {
 	return n
 }
 
-// appendEntry appends the reply to q that entry holds: its packed bytes with
-// ID, flags, spelling of the name, TTLs and OPT made the client's, as v sees
-// it. age is for Entry.AgeTTLs. cached tells that entry comes from the cache,
-// which is no authority (RFC 1035 §4.1.1, AA).
+// appendEntry appends the reply to q: the packed bytes of entry as v presents
+// them, with the client's ID, flags, spelling of the name and OPT. age is for
+// Entry.AgeTTLs. cached clears AA, because a cache is no authority (RFC 1035
+// §4.1.1).
 func appendEntry(dst []byte, q *Query, entry *cache.Entry, age uint32, cached bool, v view) []byte {
 	if v.rcode > rcodeMask && !q.opt {
 		return appendError(dst, q, dns.RcodeServerFailure, ede{})
@@ -48,7 +48,7 @@ func appendEntry(dst []byte, q *Query, entry *cache.Entry, age uint32, cached bo
 	msg := dst[start:]
 	binary.BigEndian.PutUint16(msg, q.id)
 	flags := binary.BigEndian.Uint16(msg[2:])
-	if v.rcode != entry.Rcode() { // what we say ourselves is neither authoritative nor validated
+	if v.rcode != entry.Rcode() { // a changed answer is neither authoritative nor validated
 		flags = flags&^(flagAA|flagAD|rcodeMask) | uint16(v.rcode)
 	}
 	binary.BigEndian.PutUint16(msg[2:], replyFlags(flags, q, cached))
@@ -72,9 +72,9 @@ func appendEntry(dst []byte, q *Query, entry *cache.Entry, age uint32, cached bo
 	return dst
 }
 
-// replyFlags are the second two octets of the header: what upstream said of
-// the answer, what the client said of the question, and RA. AD goes only to
-// clients that ask for it by AD or DO (RFC 6840 §5.7, §5.8).
+// replyFlags are the flags of the header: upstream's for the answer, the client's
+// for the question, and RA. AD is set only for clients that set AD or DO (RFC
+// 6840 §5.7, §5.8).
 func replyFlags(stored uint16, q *Query, cached bool) uint16 {
 	f := stored & (flagAA | flagTC | flagAD | rcodeMask)
 	if cached {
@@ -86,8 +86,8 @@ func replyFlags(stored uint16, q *Query, cached bool) uint16 {
 	return f | flagQR | flagRA | q.flags&(flagRD|flagCD)
 }
 
-// appendError appends a reply without records. The question is echoed if it
-// could be read.
+// appendError appends a reply without records. It has the question if that could
+// be read.
 func appendError(dst []byte, q *Query, rcode int, note ede) []byte {
 	start := len(dst)
 	dst = binary.BigEndian.AppendUint16(dst, q.id)
@@ -106,8 +106,8 @@ func appendError(dst []byte, q *Query, rcode int, note ede) []byte {
 	return dst
 }
 
-// appendOPT appends our OPT record to the message that starts at start and
-// counts it.
+// appendOPT appends an OPT record to the message that begins at start, and counts
+// it in the header.
 func appendOPT(dst []byte, start int, q *Query, rcode int, note ede) []byte {
 	dst = append(dst, 0) // owner: the root
 	dst = binary.BigEndian.AppendUint16(dst, dns.TypeOPT)
@@ -134,8 +134,8 @@ func appendOPT(dst []byte, start int, q *Query, rcode int, note ede) []byte {
 	return dst
 }
 
-// appendVerdict appends the reply to a message that is not looked up. identity
-// is Config.Identity.
+// appendVerdict appends the reply to a message with verdict v. identity is
+// Config.Identity.
 func appendVerdict(dst []byte, q *Query, v verdict, identity string) []byte {
 	switch v {
 	case identify:

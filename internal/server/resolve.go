@@ -38,7 +38,7 @@ func (s *Server) work(j *job) {
 	switch {
 	case z.Loop != nil && z.Loop.returned(q):
 		s.answer(j, answer{err: errLoop})
-	case z.Actions != nil && z.Actions.take(q):
+	case z.Actions != nil && z.Actions.concern(q):
 		s.act(j)
 	default:
 		s.miss(j)
@@ -74,8 +74,8 @@ func (s *Server) join(j *job) *exchange {
 	switch n := q.zone.Normalise; {
 	case q.found == cache.Stale:
 		j.timer = time.AfterFunc(staleWait, func() { s.answerEarly(key, j) })
-	case n != nil && n.mayStandIn(q):
-		j.timer = time.AfterFunc(standInWait, func() { s.answerEarly(key, j) })
+	case n != nil && n.mayAnswerEmpty(q):
+		j.timer = time.AfterFunc(emptyWait, func() { s.answerEarly(key, j) })
 	}
 	first, raced := s.inflight.join(key, j, q.start)
 	if !first {
@@ -161,15 +161,15 @@ func (s *Server) answer(j *job, a answer) {
 // expired one for it: the client response timer of RFC 8767 §5.
 const staleWait = 1800 * time.Millisecond
 
-// standInWait is how long a client waits for one address type if it can have
-// an empty answer instead, see Server.standsIn: less than the 2.5 s after
+// emptyWait is how long a client waits for one address type if it can have
+// an empty answer instead, see Server.answersEmpty: less than the 2.5 s after
 // which musl retries.
-const standInWait = 2 * time.Second
+const emptyWait = 2 * time.Second
 
 // answerEarly answers j without waiting for the query in flight any longer, if
 // there is an expired answer or an empty one for it.
 func (s *Server) answerEarly(key string, j *job) {
-	if (j.q.found == cache.Stale || s.standsIn(&j.q)) && s.inflight.leave(key, j) {
+	if (j.q.found == cache.Stale || s.answersEmpty(&j.q)) && s.inflight.leave(key, j) {
 		s.answer(j, answer{err: errTimeout})
 	}
 }
@@ -234,8 +234,8 @@ func (s *Server) unanswered(j *job, err error) ([]byte, outcome) {
 	if hit := z.peek(q.key, s.clock(), nil); hit.State == cache.Stale {
 		return s.staleReply(j, hit)
 	}
-	if s.standsIn(q) {
-		return appendError(j.out[:0], q, dns.RcodeSuccess, standIn()),
+	if s.answersEmpty(q) {
+		return appendError(j.out[:0], q, dns.RcodeSuccess, emptyNote()),
 			outcome{rcode: dns.RcodeSuccess, waited: true, lookup: z.missed, normalised: repaired}
 	}
 	return appendError(j.out[:0], q, dns.RcodeServerFailure, failureNote(err)),

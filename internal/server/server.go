@@ -12,54 +12,54 @@ import (
 	"time"
 )
 
-// Config is what a Server needs from the world around it.
+// Config configures a Server.
 type Config struct {
 	Logger  *slog.Logger
 	Metrics *Metrics
-	Now     func() time.Time // monotonic readings are compared
+	Now     func() time.Time // a clock with monotonic readings
 
-	// Identity is what the TXT query id.server in class CH is answered with
-	// (RFC 4892), at most 255 octets; empty: it is refused.
+	// Identity is the answer to the TXT query id.server in class CH (RFC 4892),
+	// at most 255 bytes. If it is empty, the query is refused.
 	Identity string
 
-	// Workers is the number of UDP sockets, each with a goroutine, on every
-	// address; 0: one for each processor.
+	// Workers is the number of UDP sockets on each address. Each has a goroutine
+	// that reads it. 0: one for each processor.
 	Workers int
-	// Timeout bounds the resolution of one miss. It must stay below the 5 s
-	// after which stubs give up.
+	// Timeout bounds the resolution of one miss. It must be less than the 5 s
+	// after which stub resolvers give up.
 	Timeout time.Duration
-	// MaxMisses bounds the misses under resolution; further ones get SERVFAIL.
+	// MaxMisses bounds the misses being resolved. Further ones get SERVFAIL.
 	MaxMisses int
-	// MaxMissesPerClient bounds those of one address, in the same way. 0: as
-	// many as one in eight of all.
+	// MaxMissesPerClient bounds those of one client address in the same way. 0:
+	// an eighth of MaxMisses.
 	MaxMissesPerClient int
 
-	// Outside tells the clients that are REFUSED where a Binding is Guarded.
-	// nil: there are none. It is called for every query there.
+	// Outside reports whether a Guarded Binding must refuse a client. It is
+	// called for every query there. nil: all clients are served.
 	Outside func(netip.Addr) bool
 
 	TCP TCPLimits
 }
 
-// TCPLimits bounds what TCP clients can hold (RFC 7766 §6, RFC 9210 §4). What is
-// 0 has its default.
+// TCPLimits bounds the resources of TCP clients (RFC 7766 §6, RFC 9210 §4). A
+// field that is 0 has its default.
 type TCPLimits struct {
 	Connections int           // of one listener; further ones are closed
-	PerClient   int           // of these, of one address
-	Pipeline    int           // queries of one connection under resolution; then reading pauses
-	Idle        time.Duration // for the next query to arrive whole
-	Write       time.Duration // for the client to take a reply
+	PerClient   int           // connections of one client address
+	Pipeline    int           // queries of one connection being resolved; then reading pauses
+	Idle        time.Duration // until the next query has arrived completely
+	Write       time.Duration // for the client to accept a reply
 }
 
-// TCPTimeouts replace what TCPLimits say, for one address. Zero values leave it.
+// TCPTimeouts override TCPLimits for one address. A zero value leaves the limit.
 type TCPTimeouts struct {
 	Read    time.Duration // for the first query of a connection; 0: Idle
 	Idle    time.Duration
 	Write   time.Duration
-	Queries int // that a connection may bring; 0 and less: any number
+	Queries int // of one connection; 0 or less: no limit
 }
 
-// over fills in what t leaves.
+// over returns t with its zero values taken from l.
 func (t TCPTimeouts) over(l TCPLimits) TCPTimeouts {
 	t.Idle, t.Write = cmp.Or(t.Idle, l.Idle), cmp.Or(t.Write, l.Write)
 	t.Read = cmp.Or(t.Read, t.Idle)
@@ -101,16 +101,16 @@ type Server struct {
 	tcp     TCPLimits
 
 	identity string
-	outside  func(netip.Addr) bool // nil: nobody
+	outside  func(netip.Addr) bool // nil: no client is outside
 
 	jobs     sync.Pool // of *job
 	workers  workerPool
-	quota    *quota        // of misses, for each client
-	misses   chan struct{} // a token for each miss under resolution
+	quota    *quota        // of misses, by client
+	misses   chan struct{} // one token for each miss being resolved
 	inflight inflight
-	ctx      context.Context // ends what is still under way after Shutdown's deadline
+	ctx      context.Context // ends exchanges after Shutdown's deadline
 	cancel   context.CancelFunc
-	failed   chan error // the first reader that ended on its own
+	failed   chan error // the error of the first reader that failed
 	serial   atomic.Uint32
 
 	mu        sync.Mutex // serialises Apply and Shutdown
@@ -118,7 +118,7 @@ type Server struct {
 	retiring  sync.WaitGroup
 }
 
-// New makes a Server that listens nowhere yet.
+// New makes a Server without addresses.
 func New(c Config) *Server {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Server{
@@ -147,7 +147,7 @@ func New(c Config) *Server {
 	return s
 }
 
-// Failed delivers the error of a listener that stopped serving by itself.
+// Failed delivers the error of the first listener that fails.
 func (s *Server) Failed() <-chan error { return s.failed }
 
 func (s *Server) fail(err error) {
@@ -157,10 +157,10 @@ func (s *Server) fail(err error) {
 	}
 }
 
-// Apply makes bindings the configuration. Addresses that are new are opened
-// before anything changes, so an error leaves the Server as it was; addresses
-// that stay keep their sockets; those that are gone are drained in the
-// background, bounded by the timeout of a miss.
+// Apply makes bindings the configuration. It opens new addresses before it
+// changes anything, so an error leaves the Server as it was. Addresses that stay
+// keep their sockets. Addresses that are gone are drained in the background,
+// for at most the timeout of a miss.
 func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +197,8 @@ func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 	return nil
 }
 
-// openMissing opens a listener for each address that has none, all or nothing.
+// openMissing opens a listener for each address that has none. On error it
+// opens none.
 func (s *Server) openMissing(ctx context.Context, tables map[netip.AddrPort]*zoneTable, gates map[netip.AddrPort]*Gate) ([]*listener, error) {
 	var opened []*listener
 	for addr := range tables {
@@ -227,7 +228,7 @@ func (s *Server) retire(keep map[netip.AddrPort]*zoneTable) {
 			ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
 			defer cancel()
 			if err := l.stop(ctx); err != nil {
-				s.log.Warn("listener closed with look-ups under way", "listener", l, "error", err)
+				s.log.Warn("listener closed while queries were being resolved", "listener", l, "error", err)
 			}
 		})
 	}
@@ -244,8 +245,8 @@ func (s *Server) Addrs() []netip.AddrPort {
 	return addrs
 }
 
-// Shutdown drains and closes all listeners. When ctx is done, look-ups still
-// under way are answered with SERVFAIL and connections are cut.
+// Shutdown drains and closes all listeners. When ctx is done, it answers the
+// queries that are still being resolved with SERVFAIL and closes connections.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tcpListener accepts connections and owns them.
+// tcpListener accepts and owns connections.
 type tcpListener struct {
 	srv *Server
 	lis *listener
@@ -23,23 +23,23 @@ type tcpListener struct {
 
 	mu       sync.Mutex
 	conns    map[*tcpConn]struct{}
-	clients  map[netip.Addr]int // connections of each
-	finished bool               // no new connections
+	clients  map[netip.Addr]int // number of connections by client
+	finished bool               // accept no new connections
 	wg       sync.WaitGroup
 }
 
-// tcpConn is one client's connection. Queries are read by one goroutine;
-// replies are written as they come, in any order (RFC 7766 §6.2.1.1).
+// tcpConn is one connection. One goroutine reads the queries. Replies are written
+// in any order, as soon as they are made (RFC 7766 §6.2.1.1).
 type tcpConn struct {
 	t      *tcpListener
 	c      *net.TCPConn
 	ctx    context.Context // done when the connection is closed
 	cancel context.CancelFunc
 	client netip.AddrPort
-	slots  chan struct{} // a token for each query under resolution
+	slots  chan struct{} // one token for each query being resolved
 	jobs   sync.WaitGroup
 	limits TCPTimeouts
-	taken  int // queries, by the goroutine that reads
+	count  int // of queries, used by the reading goroutine only
 
 	mu sync.Mutex // guards w
 	w  *bufio.Writer
@@ -52,7 +52,7 @@ func (s *Server) listenTCP(ctx context.Context, lis *listener) (*tcpListener, er
 		}
 		return wantPktinfo(fd, lis.addr.Addr()) // connections inherit it
 	})}
-	// A multipath socket cannot enter a sockmap, which redirection needs.
+	// Redirection needs a sockmap, which does not accept multipath sockets.
 	lc.SetMultipathTCP(false)
 	ln, err := lc.Listen(ctx, lis.network("tcp"), lis.addr.String())
 	if err != nil {
@@ -70,12 +70,12 @@ func (t *tcpListener) serve() error {
 		switch {
 		case err == nil:
 			pause = 5 * time.Millisecond
-			t.take(c)
+			t.accept(c)
 		case t.lis.closing.Load() || errors.Is(err, net.ErrClosed):
 			return nil
 		default:
-			// Out of file descriptors, mostly. The backlog keeps the client
-			// while connections end and free some.
+			// Usually the process has no file descriptor left. The client waits
+			// in the backlog until other connections end.
 			t.srv.log.Warn("accept", "listener", t.lis, "error", err)
 			select {
 			case <-time.After(pause):
@@ -87,9 +87,9 @@ func (t *tcpListener) serve() error {
 	}
 }
 
-// take starts serving c, or closes it when there are too many connections, of
-// all clients or of this one.
-func (t *tcpListener) take(c *net.TCPConn) {
+// accept starts serving c, or closes it if there are too many connections, in
+// total or of this client.
+func (t *tcpListener) accept(c *net.TCPConn) {
 	client, _ := netip.ParseAddrPort(c.RemoteAddr().String())
 	if g := t.lis.gate; g != nil && g.refuses(tcpArrival(c), client.Addr().Unmap(), t.lis.addr.Addr()) {
 		_ = c.Close()
@@ -116,7 +116,8 @@ func (t *tcpListener) take(c *net.TCPConn) {
 	t.wg.Go(conn.serve)
 }
 
-func (t *tcpListener) drop(c *tcpConn) {
+// remove removes a connection that has ended.
+func (t *tcpListener) remove(c *tcpConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.conns, c)
@@ -125,11 +126,11 @@ func (t *tcpListener) drop(c *tcpConn) {
 	}
 }
 
-// stopAccepting closes the listening socket after taking what the kernel has
-// already accepted on our behalf: as long as it is open it gets its part of the
-// connections to the address, which another process may share. serve must have
-// ended: its hold on the socket would put the closing off, and the kernel resets
-// what comes in between.
+// stopAccepting accepts the connections in the backlog and closes the listening
+// socket. While it is open it gets a share of the new connections, even if
+// another process listens on the address, too. serve must have ended, since it
+// would delay the close, and the kernel resets connections that arrive
+// meanwhile.
 func (t *tcpListener) stopAccepting() error {
 	raw, err := t.ln.SyscallConn()
 	if err != nil {
@@ -150,22 +151,22 @@ func (t *tcpListener) takeBacklog(fd int) {
 		c, err := net.FileConn(f)
 		_ = f.Close() // FileConn works on a duplicate
 		if err == nil {
-			t.take(c.(*net.TCPConn))
+			t.accept(c.(*net.TCPConn))
 		}
 	}
 }
 
-// lastQueries is how long a connection that is being closed waits for each
-// further query: those that were sent before the client could know.
-const lastQueries = 200 * time.Millisecond
+// drainWait is how long a connection that is being closed waits for each further
+// query that the client has already sent.
+const drainWait = 200 * time.Millisecond
 
-// finish lets every connection answer what has been sent on it, then closes it.
+// finish closes every connection after its queries have been answered.
 func (t *tcpListener) finish() {
-	t.each(func(c *tcpConn) { _ = c.c.SetReadDeadline(time.Now().Add(lastQueries)) })
+	t.each(func(c *tcpConn) { _ = c.c.SetReadDeadline(time.Now().Add(drainWait)) })
 	t.wg.Wait()
 }
 
-// abort closes all connections at once.
+// abort closes all connections immediately.
 func (t *tcpListener) abort() {
 	t.each(func(c *tcpConn) { c.cancel(); _ = c.c.Close() })
 }
@@ -179,26 +180,26 @@ func (t *tcpListener) each(f func(*tcpConn)) {
 	}
 }
 
-// serve reads queries until the client is silent for too long, closes its
-// side, or breaks the framing. What is under resolution then is still
-// answered: a client may half-close.
+// serve reads queries until the client is idle for too long, closes its side, or
+// breaks the framing. It still answers the queries being resolved, because a
+// client may half-close.
 func (c *tcpConn) serve() {
-	defer c.t.drop(c)
+	defer c.t.remove(c)
 	defer c.cancel()
 	defer c.c.Close()
-	defer c.t.srv.survive("TCP connection")
+	defer c.t.srv.recoverPanic("TCP connection")
 	r := bufio.NewReader(c.c)
 	var (
 		q   = Query{memory: new(lookupMemory)}
 		buf [recvBufLen]byte
 		out []byte
 	)
-	for c.limits.Queries <= 0 || c.taken < c.limits.Queries {
+	for c.limits.Queries <= 0 || c.count < c.limits.Queries {
 		msg, whole, ok := c.read(r, buf[:])
 		if !ok {
 			break
 		}
-		c.taken++
+		c.count++
 		if out, ok = c.answer(&q, msg, whole, out, frameBuffered(r)); !ok {
 			break
 		}
@@ -208,11 +209,12 @@ func (c *tcpConn) serve() {
 	_ = c.c.CloseWrite()
 }
 
-// read reads one frame into buf (RFC 1035 §4.2.2); of one that does not fit,
-// the beginning. One deadline covers the whole frame, so that a client cannot
-// hold a connection by single octets. It returns false at the end.
+// read reads one frame into buf (RFC 1035 §4.2.2). If it does not fit, msg is its
+// beginning and whole is false. One deadline covers the whole frame, so that a
+// client cannot hold a connection by sending single bytes. ok is false at the
+// end of the connection.
 func (c *tcpConn) read(r *bufio.Reader, buf []byte) (msg []byte, whole, ok bool) {
-	if c.t.awaitQuery(c) != nil {
+	if c.t.setReadDeadline(c) != nil {
 		return nil, false, false
 	}
 	var prefix [2]byte
@@ -229,8 +231,8 @@ func (c *tcpConn) read(r *bufio.Reader, buf []byte) (msg []byte, whole, ok bool)
 	return msg, rest == 0, err == nil
 }
 
-// frameBuffered reports whether the next frame is here as a whole, so that the
-// reply before it may wait for its own.
+// frameBuffered reports whether the next frame is completely buffered. Then the
+// reply before it can be sent together with the next one.
 func frameBuffered(r *bufio.Reader) bool {
 	if r.Buffered() < 2 {
 		return false
@@ -239,24 +241,24 @@ func frameBuffered(r *bufio.Reader) bool {
 	return err == nil && r.Buffered() >= 2+int(binary.BigEndian.Uint16(prefix))
 }
 
-// awaitQuery sets the deadline for the next query.
-func (t *tcpListener) awaitQuery(c *tcpConn) error {
+// setReadDeadline sets the deadline for the next query.
+func (t *tcpListener) setReadDeadline(c *tcpConn) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	wait := c.limits.Idle
-	if c.taken == 0 {
+	if c.count == 0 {
 		wait = c.limits.Read
 	}
 	if t.finished {
-		wait = lastQueries
+		wait = drainWait
 	}
 	return c.c.SetReadDeadline(time.Now().Add(wait))
 }
 
-// answer replies to one query at once or starts its resolution. more says
-// that the next query is at hand already, so that replies may share a write;
-// whole, that msg is all of the query. It returns false when the connection is
-// of no more use.
+// answer replies to one query at once or starts its resolution. more means that
+// the next query is buffered, so that replies can share a write. whole means
+// that msg is the complete query. It returns false if the connection must be
+// closed.
 func (c *tcpConn) answer(q *Query, msg []byte, whole bool, out []byte, more bool) ([]byte, bool) {
 	s := c.t.srv
 	q.tcp, q.start, q.client = true, s.clock(), c.client
@@ -296,7 +298,8 @@ func (c *tcpConn) done() {
 	c.jobs.Done()
 }
 
-// write writes one frame. A client that does not read loses its connection.
+// write writes one frame. It closes the connection of a client that does not
+// read.
 func (c *tcpConn) write(msg []byte, flush bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,24 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// udpReceiveBuffer is what the kernel may queue for one socket, in octets: a
-// burst of some ten thousand queries while the process is not scheduled.
+// udpReceiveBuffer is the size in bytes of a socket's receive queue: enough for a
+// burst of about ten thousand queries while the process is not scheduled.
 const udpReceiveBuffer = 4 << 20
 
-// udpSocket is one of a listener's SO_REUSEPORT sockets with the goroutine
-// that reads it.
+// udpSocket is one of a listener's SO_REUSEPORT sockets. One goroutine reads it.
 type udpSocket struct {
 	srv    *Server
 	lis    *listener
-	worker int // index of this socket's own counters
+	reader int // index of this socket's counters
 	conn   *net.UDPConn
 	raw    syscall.RawConn
 	b      *batch
 	q      Query
 	mem    lookupMemory
 
-	// Results of the callbacks below, which are made once so that waiting for
-	// the socket does not allocate.
+	// Results of the callbacks below. The callbacks are made once, so that
+	// waiting for the socket does not allocate.
 	got    int
 	sent   int
 	queued int
@@ -40,7 +39,7 @@ type udpSocket struct {
 }
 
 // listenUDP opens one SO_REUSEPORT socket on addr.
-func (s *Server) listenUDP(ctx context.Context, lis *listener, worker int) (*udpSocket, error) {
+func (s *Server) listenUDP(ctx context.Context, lis *listener, reader int) (*udpSocket, error) {
 	pktinfo := lis.addr.Addr().IsUnspecified() || lis.gate != nil
 	lc := net.ListenConfig{Control: SharePort(func(fd int) error {
 		if pktinfo {
@@ -60,7 +59,7 @@ func (s *Server) listenUDP(ctx context.Context, lis *listener, worker int) (*udp
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	u := &udpSocket{srv: s, lis: lis, worker: worker, conn: conn, raw: raw, b: newBatch(pktinfo)}
+	u := &udpSocket{srv: s, lis: lis, reader: reader, conn: conn, raw: raw, b: newBatch(pktinfo)}
 	u.mem.batch, u.mem.tallies = true, make([]tally, 0, batchSize)
 	u.onRead = u.read
 	u.onSend = func(fd uintptr) bool {
@@ -70,8 +69,7 @@ func (s *Server) listenUDP(ctx context.Context, lis *listener, worker int) (*udp
 }
 
 // SharePort makes a ListenConfig.Control that sets SO_REUSEPORT, so that an old
-// and a new process can hold the port together, and then calls more, if that is
-// not nil.
+// and a new process can share the port. Then it calls more, if that is not nil.
 func SharePort(more func(fd int) error) func(string, string, syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -87,8 +85,8 @@ func SharePort(more func(fd int) error) func(string, string, syscall.RawConn) er
 	}
 }
 
-// wantPktinfo asks for the destination address of each datagram. A socket on
-// [::] takes IPv4 too and reports it v4-mapped.
+// wantPktinfo requests the destination address of each datagram. A socket on
+// [::] also accepts IPv4 and reports mapped addresses.
 func wantPktinfo(fd int, addr netip.Addr) error {
 	if addr.Is4() {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
@@ -96,14 +94,14 @@ func wantPktinfo(fd int, addr netip.Addr) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
 }
 
-// setReceiveBuffer enlarges the queue as far as we are allowed to.
+// setReceiveBuffer enlarges the receive queue as far as the process may.
 func setReceiveBuffer(fd int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, udpReceiveBuffer) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, udpReceiveBuffer)
 	}
 }
 
-// serve answers queries until the socket is closed or, while draining, empty.
+// serve answers queries until the socket is closed or the listener stops.
 func (u *udpSocket) serve() error {
 	for {
 		if err := u.raw.Read(u.onRead); err != nil {
@@ -116,13 +114,13 @@ func (u *udpSocket) serve() error {
 		case unix.EBADF, unix.ENOTSOCK, unix.EINVAL, unix.EFAULT, unix.ENOSYS:
 			return fmt.Errorf("read from %v: %w", u.lis, u.errno)
 		}
-		// Any other errno is a queued ICMP error of an earlier reply: read on.
+		// Any other errno is the ICMP error for an earlier reply.
 	}
 }
 
-// read answers batches until the socket is empty, and then returns false: wait.
-// A batch that is not full has emptied it, so there is no call to be told so:
-// what comes after it wakes us, since nobody resets the poller in between.
+// read answers batches until the socket is empty. Then it returns false, which
+// means wait. A batch that is not full has emptied the socket, so read saves the
+// system call that would return EAGAIN. Later datagrams wake the poller.
 func (u *udpSocket) read(fd uintptr) bool {
 	for {
 		if u.got, u.errno = u.b.recv(fd); u.errno != 0 {
@@ -138,14 +136,14 @@ func (u *udpSocket) read(fd uintptr) bool {
 	}
 }
 
-// answer handles the batch of n datagrams just received from fd: hits are sent
-// together, misses go their own way.
+// answer handles a batch of n datagrams received from fd. It sends the replies
+// of hits together and starts the resolution of misses.
 func (u *udpSocket) answer(fd uintptr, n int) {
-	defer u.srv.survive("UDP batch")
+	defer u.srv.recoverPanic("UDP batch")
 	now := u.srv.clock()
 	u.queued = 0
 	for i := range n {
-		u.one(i, now)
+		u.handle(i, now)
 	}
 	if u.queued == 0 {
 		return
@@ -160,19 +158,19 @@ func (u *udpSocket) answer(fd uintptr, n int) {
 	}
 }
 
-// count counts the replies made, took after their queries were read. That comes
-// before they are sent: who has an answer finds it counted.
+// count counts the replies of the batch before they are sent. took is the time
+// since their queries were read.
 func (u *udpSocket) count(took time.Duration) {
 	for i := range u.mem.tallies {
 		t := &u.mem.tallies[i]
 		t.took = took
-		t.record(u.worker)
+		t.record(u.reader)
 	}
 	u.mem.tallies = u.mem.tallies[:0]
 }
 
-// one answers the i-th datagram of the batch or starts its resolution.
-func (u *udpSocket) one(i int, now time.Time) {
+// handle answers the i-th datagram of the batch or starts its resolution.
+func (u *udpSocket) handle(i int, now time.Time) {
 	if g := u.lis.gate; g != nil && g.refuses(u.b.arrival(i), u.b.client(i).Addr(), u.lis.addr.Addr()) {
 		return
 	}
@@ -189,7 +187,7 @@ func (u *udpSocket) one(i int, now time.Time) {
 	}
 	q.client = u.b.client(i)
 	s := &u.b.slots[i]
-	out, ok := u.srv.tryHit(s.out[:0], u.lis, u.worker, q, v)
+	out, ok := u.srv.tryHit(s.out[:0], u.lis, u.reader, q, v)
 	if ok {
 		s.out = out
 		u.b.queue(u.queued, i)
@@ -199,7 +197,7 @@ func (u *udpSocket) one(i int, now time.Time) {
 	u.miss(i)
 }
 
-// miss hands the query of the i-th datagram to a goroutine of its own.
+// miss starts the resolution of the i-th datagram's query.
 func (u *udpSocket) miss(i int) {
 	j := u.srv.newJob(&u.q)
 	j.sa, j.saLen = u.b.slots[i].name, u.b.rx[i].hdr.Namelen
@@ -208,8 +206,8 @@ func (u *udpSocket) miss(i int) {
 	u.srv.start(u.lis, j)
 }
 
-// sendQueued sends the rest of the queued replies and reports whether it is
-// done with all of them. A reply that cannot be sent is skipped.
+// sendQueued sends the remaining queued replies. It returns false if the socket
+// is full. It skips replies that cannot be sent.
 func (u *udpSocket) sendQueued(fd uintptr) bool {
 	for u.sent < u.queued {
 		n, errno := u.b.send(fd, u.sent, u.queued)
@@ -227,8 +225,7 @@ func (u *udpSocket) sendQueued(fd uintptr) bool {
 	return true
 }
 
-// reply sends one reply outside of a batch. It may be called concurrently
-// with serve and with itself.
+// reply sends one reply outside of a batch. It may be called concurrently.
 func (u *udpSocket) reply(j *job, msg []byte) error {
 	vec := unix.Iovec{Base: &msg[0]}
 	vec.SetLen(len(msg))
@@ -252,17 +249,17 @@ func (u *udpSocket) reply(j *job, msg []byte) error {
 	return nil
 }
 
-// handOver stops new queries from reaching the socket and leaves those that
-// are queued: a connected socket takes no part in SO_REUSEPORT selection
-// (net/core/sock_reuseport.c), so another process's socket on the same address
-// gets everything from here on.
+// handOver stops new queries from reaching the socket. Queued ones stay. It
+// connects the socket, because SO_REUSEPORT does not select connected sockets
+// (net/core/sock_reuseport.c): another socket on the same address gets all new
+// queries.
 func (u *udpSocket) handOver() error {
 	var err error
 	cerr := u.raw.Control(func(fd uintptr) {
 		err = unix.Connect(int(fd), u.lis.deadPeer())
 	})
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EHOSTUNREACH) {
-		err = nil // the address has left the host, and no query can come
+		err = nil // the host no longer has the address, so no query can arrive
 	}
 	if err = errors.Join(cerr, err); err != nil {
 		return fmt.Errorf("hand over %v: %w", u.lis, err)
@@ -270,7 +267,8 @@ func (u *udpSocket) handOver() error {
 	return nil
 }
 
-// drain answers what is queued and returns. It must not run beside serve.
+// drain answers the queued queries and returns. It must not run concurrently
+// with serve.
 func (u *udpSocket) drain() {
 	for {
 		empty := false

@@ -8,17 +8,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// record is where a resource record lies in a message.
+// record is the position of a resource record in a message.
 type record struct {
 	owner int // offset of the owner name
 	typ   uint16
 	ttl   int // offset of the TTL field
 	rdata int // offset of RDATA
-	end   int // offset behind the record
+	end   int // offset after the record
 }
 
-// recordsOf yields the records of a message, all sections in order, and stops
-// where it is malformed. It does not allocate.
+// recordsOf yields the records of all sections of a message in order. It stops
+// at a malformed record. It does not allocate.
 func recordsOf(msg []byte) iter.Seq[record] {
 	return func(yield func(record) bool) {
 		if len(msg) < headerLen {
@@ -65,8 +65,8 @@ func (r record) ownerIs(msg, name []byte) bool {
 	return err == nil && bytes.Equal(buf[:n], name)
 }
 
-// nsecHas reports whether the type bit map of NSEC RDATA holds typ (RFC 4034
-// §4.1.2). The next name in it is not compressed.
+// nsecHas reports whether the type bit map of NSEC RDATA has typ (RFC 4034
+// §4.1.2). The next domain name is not compressed.
 func nsecHas(rdata []byte, typ uint16) bool {
 	off := skipName(rdata, 0)
 	if off < 0 {

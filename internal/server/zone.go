@@ -15,7 +15,7 @@ import (
 
 // Source answers questions on a cache miss. Exchange returns an error that
 // wraps upstream.ErrNotMine to pass the question on to the next source. It
-// must not keep or modify m after it returns.
+// must not modify m, nor keep it after it returns.
 type Source interface {
 	Exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error)
 }
@@ -36,29 +36,28 @@ type NamedSource struct {
 	Client ClientSource
 }
 
-// Zone is what one key of a server block asks for. It is immutable once it is
-// given to Apply.
+// Zone is one zone of a server block. It is immutable after Apply.
 type Zone struct {
 	Name    string        // fully qualified, lower case, presentation form
 	Cache   *cache.Cache  // nil: answers are not cached
-	Sources []NamedSource // asked in order
+	Sources []NamedSource // tried in order
 	Log     *QueryLog     // nil: queries are not logged
 	Errors  *ErrorLog     // nil: failures are not logged
 	Loop    *LoopProbe    // nil: no loop detection
 
-	Normalise *Normalise // nil: empty answers are passed on as they are
-	Actions   *Actions   // nil: there are none
+	Normalise *Normalise // nil: empty answers are passed on unchanged
+	Actions   *Actions   // nil: none
 
 	uncounted bool // in no metric
 
-	serial uint32 // keeps equal questions of different zones apart in flight
+	serial uint32 // distinguishes equal questions of different zones in flight
 }
 
-// noZone is the zone label of what belongs to none, as CoreDNS has it.
+// noZone is CoreDNS's zone label of queries that belong to no zone.
 const noZone = "dropped"
 
-// peek looks a key up for a caller who will not refresh what is found. The entry
-// is copied to e; nil stands for a new one.
+// peek looks a key up for a caller that does not refresh the entry. It copies
+// the entry to e, or to a new one if e is nil.
 func (z *Zone) peek(key []byte, now time.Time, e *cache.Entry) cache.Hit {
 	if z.Cache == nil {
 		return cache.Hit{}
@@ -77,22 +76,22 @@ type zoneTable struct {
 	tcp     TCPTimeouts           // of the listener
 	guarded bool                  // Binding.Guarded
 	zones   map[string]*boundZone // by lower-case wire-format name
-	lengths [maxNameLen + 1]bool  // of their names: most suffixes of a name are not looked for
+	lengths [maxNameLen + 1]bool  // of their names, to skip most suffixes of a name
 }
 
-// boundZone is a Zone as one listener serves it, with that pair's counters.
+// boundZone is a Zone as one listener serves it, with its own counters.
 type boundZone struct {
 	*Zone
 	stats *zoneStats
-	table *zoneTable // that it is in
+	table *zoneTable // that has it
 
 	plugins   []int  // of Sources, indexes into pluginLabels
 	perClient bool   // a source looks at the client
 	missed    lookup // how a lookup that ends in a miss is counted
 }
 
-// find returns the zone with the most labels that name, in lower-case wire
-// format, is at or below; nil if there is none.
+// find returns the longest zone that name, in lower-case wire format, is at or
+// below, nil if there is none.
 func (t *zoneTable) find(name []byte) *boundZone {
 	for {
 		if t.lengths[len(name)] {
@@ -107,15 +106,15 @@ func (t *zoneTable) find(name []byte) *boundZone {
 	}
 }
 
-// askedByOurselves is version.bind, which Ask asks for: whatever a Corefile
-// says, nobody else is needed to answer it.
-const askedByOurselves = "\x07version\x04bind\x00"
+// versionBind is the name that Ask asks for. A Server answers it by itself,
+// whatever its zones are.
+const versionBind = "\x07version\x04bind\x00"
 
-// rewritesClass reports whether q is in a class that is not served, but which
-// its zone rewrites. It sets q.zone then. Transfers are refused in any class.
+// rewritesClass reports whether q's zone rewrites its class, which is not
+// served. Then it sets q.zone. Transfers are refused in any class.
 func (t *zoneTable) rewritesClass(q *Query) bool {
 	switch {
-	case q.qclass == dns.ClassINET, string(q.lower) == askedByOurselves, q.qtype == dns.TypeAXFR, q.qtype == dns.TypeIXFR:
+	case q.qclass == dns.ClassINET, string(q.lower) == versionBind, q.qtype == dns.TypeAXFR, q.qtype == dns.TypeIXFR:
 		return false
 	}
 	z := t.find(q.lower)
