@@ -1,8 +1,8 @@
 #!/bin/sh
 # usage: deploy/image.sh IMAGE VERSION ARCH...
-# Builds IMAGE with buildah: of one ARCH as IMAGE, of several as a manifest list.
-# The same commit gives the same image, octet for octet: its times are the
-# commit's. BUILDAH is the command, with options if need be.
+# Builds IMAGE with buildah: an image for one ARCH, a manifest list for several.
+# Builds of a commit are identical byte for byte: file times are that of the commit.
+# BUILDAH is the command with its options.
 set -eu
 image=$1 version=$2
 shift 2
@@ -17,7 +17,7 @@ build() { # build ARCH OPTION...
 	shift
 	CGO_ENABLED=0 GOOS=linux GOARCH=$arch "$go" build -trimpath -buildvcs=false \
 		-ldflags "-s -w -X main.version=$version" -o "$context/nodens" ./cmd/nodens
-	# Rights, of the directory too, must not depend on who builds.
+	# File modes must not depend on the umask of the user.
 	chmod 755 "$context/nodens"
 	install -m 644 LICENSE "$context/LICENSE"
 	install -d -m 755 "$context/folders"

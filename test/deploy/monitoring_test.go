@@ -233,7 +233,7 @@ func TestDashboardExpressions(t *testing.T) {
 	shared, seen := false, 0
 	for _, p := range readDashboard(t).Panels {
 		if p.Type == "row" {
-			shared = strings.Contains(p.Title, "of CoreDNS too")
+			shared = strings.Contains(p.Title, "metrics of CoreDNS")
 			continue
 		}
 		for _, target := range p.Targets {

@@ -22,7 +22,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* A map or a list of options as a list of lines. */ -}}
+{{- /* A list of lines from a map or a list of options. */ -}}
 {{- define "nodens.forwardOptions" -}}
 {{- $lines := list }}
 {{- if kindIs "map" . }}
@@ -39,7 +39,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* The lines of a directive's block, none without any. */ -}}
+{{- /* A directive's block of options, or nothing if there are none. */ -}}
 {{- define "nodens.options" -}}
 {{- if . }} {
 {{- range . }}
@@ -49,7 +49,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* One of the usual blocks. */ -}}
+{{- /* A block of the generated Corefile. */ -}}
 {{- define "nodens.block" -}}
 {{- $c := .root.Values.config -}}
 {{ .zone }}:{{ $c.port.number }} {
@@ -77,7 +77,7 @@
 }
 {{- end }}
 
-{{- /* Directives that are for the process: they stand in one block only. */ -}}
+{{- /* Directives of the process. They are in one block only. */ -}}
 {{- define "nodens.admin" }}
     prometheus :{{ .Values.config.metricsPort }}
     health {{ include "nodens.probeAddr" (dict "root" . "port" .Values.config.healthPort) }} {
@@ -99,7 +99,7 @@
 {{- end }}
 {{- end }}
 
-{{- /* The mode that a Corefile's redirect directive sets: off without the directive. */ -}}
+{{- /* The mode in a Corefile's redirect directive, or off. */ -}}
 {{- define "nodens.redirectMode" -}}
 {{- $line := regexFind "(?m)^[ \t]*redirect([ \t]+(off|auto|on))?[ \t]*([{#].*)?$" . }}
 {{- if $line }}{{ regexFind "[ \t](off|auto|on)([ \t{#]|$)" $line | trimAll " \t{#" | default "auto" }}{{ else }}off{{ end }}

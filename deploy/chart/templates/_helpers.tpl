@@ -42,17 +42,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{- /* The local addresses, as -localip takes them. */ -}}
+{{- /* The value of -localip. */ -}}
 {{- define "nodens.localIPs" -}}
 {{- .Values.config.localDns }}{{ with .Values.config.dnsServer }},{{ . }}{{ end }}
 {{- end }}
 
-{{- /* The address of the probes. */ -}}
+{{- /* The address for probes. */ -}}
 {{- define "nodens.firstIP" -}}
 {{- splitList "," .Values.config.localDns | first }}
 {{- end }}
 
-{{- /* Where health and ready listen: HOST:PORT; call with a dict of root and port. */ -}}
+{{- /* The address HOST:PORT of health or ready. The argument is a dict of root and port. */ -}}
 {{- define "nodens.probeAddr" -}}
 {{- $ip := include "nodens.firstIP" .root -}}
 {{- if not .root.Values.useHostNetwork }}:{{ .port }}
@@ -61,28 +61,28 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{- /* Not empty where redirection may be turned on. */ -}}
+{{- /* Not empty if sockets may be redirected. */ -}}
 {{- define "nodens.redirects" -}}
 {{- if ne .Values.redirect.mode "off" }}yes{{ end }}
 {{- end }}
 
-{{- /* Not empty where pods' names are needed, to leave some alone. */ -}}
+{{- /* Not empty if nodens needs the names of pods, for optOut. */ -}}
 {{- define "nodens.namesPods" -}}
 {{- if and (include "nodens.redirects" .) .Values.redirect.optOut }}yes{{ end }}
 {{- end }}
 
-{{- /* Not empty where the cache is handed on to the next pod. */ -}}
+{{- /* Not empty if the cache is handed over to the next pod. */ -}}
 {{- define "nodens.snapshots" -}}
 {{- if and .Values.useHostNetwork .Values.config.cacheSnapshot }}yes{{ end }}
 {{- end }}
 
-{{- /* Not empty where the pods' namespaces are entered: auto's probe, and freeing
-sockets. */ -}}
+{{- /* Not empty if nodens enters the namespaces of pods: for the probe of mode auto and
+for freeSockets. */ -}}
 {{- define "nodens.entersPods" -}}
 {{- if or (eq .Values.redirect.mode "auto") (and (eq .Values.redirect.mode "on") .Values.redirect.freeSockets) }}yes{{ end }}
 {{- end }}
 
-{{- /* Not empty where endpoints are of use, and may be learnt. */ -}}
+{{- /* Not empty if nodens reads endpoints from the API server. */ -}}
 {{- define "nodens.learns" -}}
 {{- if and .Values.endpoints.learn (or (include "nodens.redirects" .) .Values.endpoints.asUpstreams) }}yes{{ end }}
 {{- end }}
@@ -95,13 +95,14 @@ sockets. */ -}}
 {{- end }}
 {{- end }}
 
-{{- /* Not empty where pods have the field; it was an annotation before. */ -}}
+{{- /* Not empty if pods have the field appArmorProfile. Older versions use an
+annotation. */ -}}
 {{- define "nodens.appArmorField" -}}
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}yes{{ end }}
 {{- end }}
 
-{{- /* The node's addresses, of both families where every kubelet that the API server
-may have knows the field. */ -}}
+{{- /* The field with the node's addresses: both families if every kubelet that this API
+server supports has the field. */ -}}
 {{- define "nodens.hostIPField" -}}
 {{- semverCompare ">=1.32.0-0" .Capabilities.KubeVersion.Version | ternary "status.hostIPs" "status.hostIP" }}
 {{- end }}
@@ -109,11 +110,11 @@ may have knows the field. */ -}}
 {{- define "nodens.podSecurityContext" -}}
 {{- $c := dict "seccompProfile" (dict "type" "RuntimeDefault") }}
 {{- if not .Values.useHostNetwork }}
-{{- /* Port 53 without a capability. */}}
+{{- /* Listen on port 53 without a capability. */}}
 {{- $_ := set $c "sysctls" (list (dict "name" "net.ipv4.ip_unprivileged_port_start" "value" "0")) }}
 {{- $_ := mergeOverwrite $c (dict "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532) }}
 {{- else if and (include "nodens.redirects" .) (include "nodens.appArmorField" .) }}
-{{- /* The default profile lets nobody write to /sys/fs/bpf. */}}
+{{- /* The default profile forbids writing to /sys/fs/bpf. */}}
 {{- $_ := set $c "appArmorProfile" (dict "type" "Unconfined") }}
 {{- end }}
 {{- mergeOverwrite $c .Values.podSecurityContext | toYaml }}
@@ -130,7 +131,7 @@ may have knows the field. */ -}}
 {{- $c = mergeOverwrite $c (deepCopy .Values.securityContext) }}
 {{- $add := concat $caps (get $given "add" | default list) | uniq }}
 {{- if and $c.capabilities $add }}
-{{- /* Other charts' values add NET_ADMIN alone: port 53 takes more than that. */}}
+{{- /* Values for other charts add only NET_ADMIN, but nodens needs more. */}}
 {{- $_ := set $c.capabilities "add" $add }}
 {{- end }}
 {{- toYaml $c }}

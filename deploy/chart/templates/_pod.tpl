@@ -88,7 +88,7 @@ volumes:
     hostPath: {path: /sys/fs/cgroup, type: Directory}
   {{- end }}
   {{- if include "nodens.namesPods" . }}
-  - name: pod-names # the names of its directories tell a pod's name by its UID
+  - name: pod-names # its directory names map the UID of a pod to its name
     hostPath: {path: /var/log/pods, type: DirectoryOrCreate}
   {{- end }}
   {{- with .Values.extraVolumes }}{{ toYaml . | nindent 2 }}{{ end }}
@@ -123,7 +123,7 @@ host: {{ include "nodens.firstIP" .root | quote }}
 - -setupiptables={{ .Values.config.setupIptables }}
 - -skipteardown={{ .Values.config.skipTeardown }}
 {{- else }}
-{{- /* In a pod's own network the default route leads to all clients. */}}
+{{- /* In a pod's own network, the default route leads to all clients. */}}
 - -clients=all
 {{- end }}
 {{- if include "nodens.learns" . }}
@@ -140,7 +140,7 @@ host: {{ include "nodens.firstIP" .root | quote }}
   valueFrom: {fieldRef: {fieldPath: {{ include "nodens.hostIPField" . }}}}
 {{- end }}
 {{- if include "nodens.learns" . }}
-{{- /* The API server gives it to pods from Kubernetes 1.35 on; empty before. */}}
+{{- /* Pods have this label from Kubernetes 1.35 on; before, the value is empty. */}}
 - name: NODE_ZONE
   valueFrom: {fieldRef: {fieldPath: "metadata.labels['topology.kubernetes.io/zone']"}}
 {{- end }}

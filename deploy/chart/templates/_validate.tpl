@@ -1,4 +1,4 @@
-{{- /* What the schema cannot say. */ -}}
+{{- /* Checks that the schema cannot express. */ -}}
 {{- define "nodens.validate" -}}
 {{- $c := .Values.config }}
 {{- range splitList "," .Values.config.localDns }}
@@ -7,29 +7,29 @@
 {{- with $c.dnsServer }}{{ include "nodens.checkAddress" (dict "value" "config.dnsServer" "text" .) }}{{ end }}
 {{- with .Values.localRedirectPolicy.address }}{{ include "nodens.checkAddress" (dict "value" "localRedirectPolicy.address" "text" .) }}{{ end }}
 {{- if and .Values.localRedirectPolicy.enabled .Values.useHostNetwork }}
-{{- fail "localRedirectPolicy redirects to a pod's own network: set useHostNetwork to false" }}
+{{- fail "localRedirectPolicy needs a pod with its own network: set useHostNetwork to false" }}
 {{- end }}
 {{- if not (or .Values.localRedirectPolicy.enabled .Values.useHostNetwork) }}
-{{- fail "without useHostNetwork no pod reaches nodens: enable localRedirectPolicy (Cilium), or leave useHostNetwork at true" }}
+{{- fail "without useHostNetwork, pods do not reach nodens: set useHostNetwork to true or enable localRedirectPolicy (Cilium)" }}
 {{- end }}
 {{- if and (include "nodens.redirects" .) (not .Values.useHostNetwork) }}
-{{- fail "redirect.mode needs useHostNetwork; with localRedirectPolicy Cilium redirects: set redirect.mode to off" }}
+{{- fail "redirect.mode needs useHostNetwork; with localRedirectPolicy, Cilium redirects: set redirect.mode to off" }}
 {{- end }}
 {{- if and $c.dnsServer (has $c.dnsServer (splitList "," $c.localDns)) }}
-{{- fail "config.dnsServer is among config.localDns: it is the cluster IP of kube-dns, and served beside them; leave it empty otherwise" }}
+{{- fail "config.dnsServer is also in config.localDns: set it to the cluster IP of kube-dns or leave it empty" }}
 {{- end }}
 {{- range $zone, $block := $c.zones }}
 {{- with $block.plugins.health }}
 {{- if ne (int .port) (int $c.healthPort) }}
-{{- fail (printf "config.zones.%s.plugins.health.port is %d, but the process has one health port: config.healthPort is %d" $zone (int .port) (int $c.healthPort)) }}
+{{- fail (printf "config.zones.%s.plugins.health.port is %d, but the process has one health port, config.healthPort, which is %d" $zone (int .port) (int $c.healthPort)) }}
 {{- end }}
 {{- end }}
 {{- end }}
 {{- if and $c.dnsServer (eq $c.customUpstreamsvc "kube-dns") }}
-{{- fail "config.customUpstreamsvc is kube-dns, whose address config.dnsServer serves here: a loop; leave customUpstreamsvc empty" }}
+{{- fail "config.customUpstreamsvc is kube-dns, and nodens serves the address of kube-dns (config.dnsServer), which makes a loop; leave customUpstreamsvc empty" }}
 {{- end }}
 {{- if and $c.customConfig (or $c.zones $c.extraServerBlocks) }}
-{{- fail "config.customConfig is the whole Corefile: config.zones and config.extraServerBlocks must be empty" }}
+{{- fail "config.customConfig replaces the whole Corefile: config.zones and config.extraServerBlocks must be empty" }}
 {{- end }}
 {{- with $c.customConfig }}
 {{- $mode := include "nodens.redirectMode" (tpl . $) }}
@@ -44,16 +44,16 @@
 {{- fail "endpoints.asUpstreams needs endpoints.learn" }}
 {{- end }}
 {{- if and .Values.endpoints.asUpstreams (or $c.customConfig $c.zones) }}
-{{- fail "endpoints.asUpstreams is for the generated Corefile: write kubernetes_endpoints into your forward instead" }}
+{{- fail "endpoints.asUpstreams changes the generated Corefile only: write kubernetes_endpoints into your forward directive instead" }}
 {{- end }}
-{{- /* After lameduck, look-ups under way have 4 s, and what is on the host is taken back. */}}
+{{- /* After lameduck, lookups in flight get 4 s, and nodens removes its rules and addresses. */}}
 {{- $seconds := 5.0 }}
 {{- range regexFindAll "[0-9.]+(ms|s|m|h)" $c.lameduck -1 }}
 {{- $unit := regexFind "[a-z]+$" . }}
 {{- $seconds = addf $seconds (mulf (trimSuffix $unit . | float64) (get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) $unit)) }}
 {{- end }}
 {{- if lt (float64 .Values.terminationGracePeriodSeconds) $seconds }}
-{{- fail (printf "config.lameduck is %s, and what follows it takes 5s: terminationGracePeriodSeconds must be %v at least, not %v" $c.lameduck (ceil $seconds) (int .Values.terminationGracePeriodSeconds)) }}
+{{- fail (printf "config.lameduck is %s, and the shutdown after it takes 5s: terminationGracePeriodSeconds must be at least %v, not %v" $c.lameduck (ceil $seconds) (int .Values.terminationGracePeriodSeconds)) }}
 {{- end }}
 {{- with .Values.updateStrategy }}
 {{- if and (eq .type "RollingUpdate") (not .rollingUpdate) }}
@@ -63,7 +63,7 @@
 {{- $surge := .rollingUpdate.maxSurge | toString | trimSuffix "%" | int }}
 {{- $unavailable := .rollingUpdate.maxUnavailable | toString | trimSuffix "%" | int }}
 {{- if eq (eq $surge 0) (eq $unavailable 0) }}
-{{- fail (printf "updateStrategy.rollingUpdate: maxSurge is %v and maxUnavailable is %v, and Kubernetes wants exactly one of them to be 0" .rollingUpdate.maxSurge .rollingUpdate.maxUnavailable) }}
+{{- fail (printf "updateStrategy.rollingUpdate: maxSurge is %v and maxUnavailable is %v, but exactly one of them must be 0" .rollingUpdate.maxSurge .rollingUpdate.maxUnavailable) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -73,6 +73,6 @@
 {{- $ipv4 := "^(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])([.](25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}$" }}
 {{- $ipv6 := "^[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*$" }}
 {{- if not (or (regexMatch $ipv4 .text) (regexMatch $ipv6 .text)) }}
-{{- fail (printf "%s: %q is not an IP address%s" .value .text (regexMatch "[ ,]" .text | ternary "; a list has commas and no spaces" "")) }}
+{{- fail (printf "%s: %q is not an IP address%s" .value .text (regexMatch "[ ,]" .text | ternary "; separate addresses by commas without spaces" "")) }}
 {{- end }}
 {{- end }}

@@ -1,5 +1,5 @@
-{{- /* A block of config.zones: a map of plugins, as the chart of lablabs has it.
-The process's own endpoints are in the first one by name. */ -}}
+{{- /* A block of config.zones: a map of plugins, as in the chart of lablabs. The
+first zone by name also gets the directives of the process. */ -}}
 {{- define "nodens.zone" -}}
 {{- $p := .plugins -}}
 {{ .zone }} {
@@ -61,7 +61,7 @@ The process's own endpoints are in the first one by name. */ -}}
     {{- end }}
     forward . {{ .parameters }}{{ include "nodens.options" $lines }}
 {{- end }}
-{{- /* prometheus and health are the process's, wherever they are asked for. */}}
+{{- /* prometheus and health of any zone are for the whole process. */}}
 {{- if eq .zone (keys .root.Values.config.zones | sortAlpha | first) }}
 {{- include "nodens.admin" .root }}
 {{- end }}
