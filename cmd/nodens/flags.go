@@ -19,7 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/daemon"
 )
 
-// errUsage means that the command line was wrong and that stderr says how.
+// errUsage: the command line is wrong, and the reason is on stderr.
 var errUsage = errors.New("usage")
 
 // flags is the parsed command line of the daemon.
@@ -36,7 +36,7 @@ type group struct {
 	names []string
 }
 
-// flagGroups order the help text. A test holds every flag to be in one.
+// flagGroups is the order of the help text. A test checks that each flag is in one.
 var flagGroups = []group{
 	{"Configuration", []string{"conf", "corefile", "basecorefile", "kubednscm", "upstreamsvc", "cluster-domain", "reloadwithsignal"}},
 	{"Addresses and ports", []string{"localip", "dns.port", "p", "health-port", "prometheus-listen-address", "metrics-listen-address"}},
@@ -49,8 +49,8 @@ var flagGroups = []group{
 	{"Other", []string{"supervise", "keep-privileges", "quiet", "version", "plugins"}},
 }
 
-// parseFlags parses the daemon's command line. Every flag may be written -x v,
-// -x=v or --x=v, as node-cache takes them.
+// parseFlags parses the daemon's command line. A flag may be written -x v, -x=v or
+// --x=v, as in node-cache.
 func parseFlags(args []string, stderr io.Writer) (*flags, error) {
 	f := &flags{Options: defaults()}
 	fs := f.set()
@@ -74,7 +74,7 @@ func parseFlags(args []string, stderr io.Writer) (*flags, error) {
 	return f, nil
 }
 
-// defaults are the values of flags that are set by functions.
+// defaults has the defaults of flags that parse their value by a function.
 func defaults() daemon.Options {
 	return daemon.Options{
 		ClusterDomain: "cluster.local", DNSPort: 53, HealthPort: 8080, SyncInterval: time.Minute, SetupMetrics: defaultSetupMetrics,
@@ -82,7 +82,7 @@ func defaults() daemon.Options {
 	}
 }
 
-// Defaults that node-cache has.
+// node-cache's defaults.
 const (
 	defaultBaseCorefile = "/etc/coredns/Corefile.base"
 	defaultCorefilePath = "/etc/Corefile"
@@ -90,7 +90,7 @@ const (
 	defaultSetupMetrics = "0.0.0.0:9353"
 )
 
-// set declares the flags: node-cache's names and meanings, and a few of ours.
+// set declares the flags: those of node-cache, with the same meaning, and our own.
 func (f *flags) set() *flag.FlagSet {
 	fs := flag.NewFlagSet("nodens", flag.ContinueOnError)
 	f.setConfiguration(fs)
@@ -99,11 +99,11 @@ func (f *flags) set() *flag.FlagSet {
 	f.setRedirect(fs)
 	f.setCluster(fs)
 	f.setLimits(fs)
-	fs.Func("cache-size", "`bytes` that cached answers may take, all zones together, with K, M or G as 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, at most 512M; 64M without a limit)", func(s string) (err error) {
+	fs.Func("cache-size", "`bytes` that cached answers of all zones may use, with K, M or G for 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, at most 512M; 64M without a limit)", func(s string) (err error) {
 		f.CacheSize, err = parseBytes(s)
 		return err
 	})
-	fs.BoolFunc("supervise", "run in a process below this one, which is started again when it dies or hangs (default where redirection is not off)", func(s string) error {
+	fs.BoolFunc("supervise", "run the daemon in a child process, and start it again when it dies or hangs (default true if the Corefile has redirect auto or on)", func(s string) error {
 		on, err := strconv.ParseBool(s)
 		if err != nil {
 			return errors.New("want true or false")
@@ -111,22 +111,22 @@ func (f *flags) set() *flag.FlagSet {
 		f.supervise = &on
 		return nil
 	})
-	fs.StringVar(&f.CacheSnapshot, "cache-snapshot", "", "hand the cache on to the next process: in `file`, for one that starts when this one has ended, and over file.sock, for one that starts beside it; its directory, such as /run/nodens, must not be writable for others (default: every process starts with an empty cache)")
-	fs.BoolVar(&f.Hedge, "hedge", true, "ask upstream again when a reply takes longer than most, not only when it has not come after two seconds")
-	fs.BoolVar(&f.KeepPrivileges, "keep-privileges", false, "keep the capabilities that are not needed after the start")
+	fs.StringVar(&f.CacheSnapshot, "cache-snapshot", "", "pass the cache on to the next process: in `file` if it starts after this one has ended, over file.sock if it starts before. Other users must not be able to write to the directory, for example /run/nodens (default: each process starts with an empty cache)")
+	fs.BoolVar(&f.Hedge, "hedge", true, "send the query again when the upstream takes longer than usual to reply, not only after two seconds")
+	fs.BoolVar(&f.KeepPrivileges, "keep-privileges", false, "keep the capabilities that nodens does not need after the start")
 	fs.BoolVar(&f.Quiet, "quiet", false, "log warnings and errors only")
 	fs.BoolVar(&f.version, "version", false, "print the version and exit")
-	fs.BoolVar(&f.plugins, "plugins", false, "print the Corefile directives that are understood and exit")
+	fs.BoolVar(&f.plugins, "plugins", false, "print the Corefile directives that nodens knows and exit")
 	return fs
 }
 
 func (f *flags) setConfiguration(fs *flag.FlagSet) {
-	fs.StringVar(&f.Corefile, "conf", "", "read the Corefile from `file`, as it stands; without this and -localip nodens runs an embedded sample")
-	fs.StringVar(&f.corefile, "corefile", "", "the same as -conf, which wins over it, `file` (default "+defaultCorefilePath+")")
-	fs.StringVar(&f.BaseCorefile, "basecorefile", defaultBaseCorefile, "a Corefile with placeholders, `file`; if it exists it is used in place of -conf")
-	fs.StringVar(&f.KubeDNS, "kubednscm", "", "`directory` where the kube-dns ConfigMap is mounted, for stubDomains and upstreamNameservers (default "+defaultKubeDNS+" if it exists)")
-	fs.StringVar(&f.UpstreamService, "upstreamsvc", "kube-dns", "`Service` whose cluster IP answers for the cluster domain, looked up in the environment")
-	fs.Func("cluster-domain", "the cluster's `domain`: __PILLAR__DNS__DOMAIN__ stands for it, and normalize leaves it alone (default cluster.local)", func(s string) error {
+	fs.StringVar(&f.Corefile, "conf", "", "Corefile `file` without placeholders; without this flag and -localip, nodens runs an embedded sample")
+	fs.StringVar(&f.corefile, "corefile", "", "the same as -conf, which takes precedence, `file` (default "+defaultCorefilePath+")")
+	fs.StringVar(&f.BaseCorefile, "basecorefile", defaultBaseCorefile, "Corefile `file` with placeholders; if it exists, nodens uses it instead of -conf")
+	fs.StringVar(&f.KubeDNS, "kubednscm", "", "`directory` of the mounted kube-dns ConfigMap, for stubDomains and upstreamNameservers (default "+defaultKubeDNS+" if it exists)")
+	fs.StringVar(&f.UpstreamService, "upstreamsvc", "kube-dns", "`Service` whose cluster IP, from the environment, answers for the cluster domain")
+	fs.Func("cluster-domain", "the cluster's `domain`, which replaces __PILLAR__DNS__DOMAIN__ and which normalize leaves alone (default cluster.local)", func(s string) error {
 		if _, ok := dns.IsDomainName(s); !ok || s == "" || s == "." {
 			return errors.New("not a domain name")
 		}
@@ -137,7 +137,7 @@ func (f *flags) setConfiguration(fs *flag.FlagSet) {
 }
 
 func (f *flags) setAddresses(fs *flag.FlagSet) {
-	fs.Func("localip", "serve on these `addresses`, comma-separated, IPv4 and IPv6; they are put on the host", func(s string) (err error) {
+	fs.Func("localip", "serve on these `addresses`, comma-separated, IPv4 and IPv6, and add them to the host", func(s string) (err error) {
 		f.LocalIPs, err = config.ParseHostAddrs(s)
 		return err
 	})
@@ -147,22 +147,22 @@ func (f *flags) setAddresses(fs *flag.FlagSet) {
 			return err
 		}
 	}
-	fs.Func("dns.port", "`port` of zones that name none (default 53)", port(&f.DNSPort))
+	fs.Func("dns.port", "`port` of zones without a port (default 53)", port(&f.DNSPort))
 	fs.Func("p", "the same as -dns.port, `port`", port(&f.DNSPort))
 	fs.Func("health-port", "`port` of the health directive, for the netfilter rules (default 8080)", port(&f.HealthPort))
-	fs.StringVar(&f.Prometheus, "prometheus-listen-address", ":9253", "`address` that __PROMETHEUS__ENDPOINT__ stands for")
-	fs.Func("metrics-listen-address", "serve the count of set-up errors on `address`, with -localip only; 0 turns it off (default "+defaultSetupMetrics+")", func(s string) (err error) {
+	fs.StringVar(&f.Prometheus, "prometheus-listen-address", ":9253", "`address` that replaces __PROMETHEUS__ENDPOINT__")
+	fs.Func("metrics-listen-address", "with -localip, serve the metric of set-up errors on `address`; 0 turns it off (default "+defaultSetupMetrics+")", func(s string) (err error) {
 		f.SetupMetrics, err = parseSetupMetrics(s)
 		return err
 	})
 }
 
 func (f *flags) setHost(fs *flag.FlagSet) {
-	fs.BoolVar(&f.SetupInterface, "setupinterface", true, "put the local addresses on a dummy link, or on lo where the kernel has no dummy driver")
+	fs.BoolVar(&f.SetupInterface, "setupinterface", true, "add the local addresses to a dummy link, or to lo if the kernel has no dummy driver")
 	fs.StringVar(&f.InterfaceName, "interfacename", "nodelocaldns", "`name` of the dummy link")
-	fs.BoolVar(&f.SetupRules, "setupiptables", true, "keep the local addresses out of connection tracking, by an nftables table of our own, and let their DNS pass chains of others that drop by default")
-	fs.BoolVar(&f.SkipTeardown, "skipteardown", false, "leave the host as it is on exit")
-	fs.Func("syncinterval", "check the whole host set-up every so many `seconds`; changes are repaired at once anyway (default 60)", func(s string) (err error) {
+	fs.BoolVar(&f.SetupRules, "setupiptables", true, "exempt the local addresses from connection tracking, by our own nftables table, and accept their DNS traffic in other tables' chains that drop by default")
+	fs.BoolVar(&f.SkipTeardown, "skipteardown", false, "do not remove addresses and rules from the host on exit")
+	fs.Func("syncinterval", "check the whole host set-up at this interval, in `seconds`; nodens repairs changes that it is notified of at once (default 60)", func(s string) (err error) {
 		f.SyncInterval, err = parseSyncInterval(s)
 		return err
 	})
@@ -177,7 +177,7 @@ func parsePort(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// parseSetupMetrics reads -metrics-listen-address: host:port, or 0 for none.
+// parseSetupMetrics parses -metrics-listen-address: host:port, or 0 for none.
 func parseSetupMetrics(s string) (string, error) {
 	if s == "0" || s == "" {
 		return "", nil
@@ -192,9 +192,9 @@ func parseSetupMetrics(s string) (string, error) {
 	return s, nil
 }
 
-// parseSyncInterval reads -syncinterval. A bare number counts seconds. A
-// duration below a microsecond is one that was written for node-cache, which
-// takes nanoseconds for seconds.
+// parseSyncInterval parses -syncinterval. A bare number is in seconds. So is the
+// number of a duration below a microsecond, because node-cache reads nanoseconds as
+// seconds.
 func parseSyncInterval(s string) (time.Duration, error) {
 	if n, err := strconv.ParseUint(s, 10, 31); err == nil && n > 0 {
 		return time.Duration(n) * time.Second, nil
@@ -212,13 +212,13 @@ func parseSyncInterval(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseBytes reads a size such as 64M.
+// parseBytes parses a size such as 64M.
 func parseBytes(s string) (int64, error) {
 	digits := strings.TrimRight(s, "KMGi")
 	shift, ok := map[string]uint{"": 0, "K": 10, "Ki": 10, "M": 20, "Mi": 20, "G": 30, "Gi": 30}[s[len(digits):]]
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || !ok || n <= 0 || n > math.MaxInt64>>shift {
-		return 0, fmt.Errorf("%q is not a size; write bytes, or a number with K, M or G", s)
+		return 0, fmt.Errorf("%q is not a size; write a number of bytes, or a number with K, M or G", s)
 	}
 	return n << shift, nil
 }
@@ -227,13 +227,13 @@ func parseBytes(s string) (int64, error) {
 func usage(w io.Writer, fs *flag.FlagSet) {
 	fmt.Fprint(w, `nodens is a DNS cache for the nodes of a Kubernetes cluster.
 
-  nodens [flags]       serve; without -conf a sample that needs nothing else
-  nodens check FILE    validate a Corefile and print what it says, with defaults
-  nodens check [flags] the same for what the daemon would read with these flags
-  nodens status        print what is set up on the host, and whether it is as wanted
-  nodens doctor        examine how queries of the node and of a pod get here; -h tells more
-  nodens migrate FILE… turn manifests of node-cache into ours; -h tells more
-  nodens teardown      remove all of ours from the host
+  nodens [flags]       serve; without -conf and -localip, serve an embedded sample
+  nodens check FILE    validate a Corefile and print its settings, with defaults
+  nodens check [flags] the same for the Corefile of a daemon with these flags
+  nodens status        print the host set-up, and whether it is complete
+  nodens doctor        examine how queries of the node and of a pod reach nodens; see -h
+  nodens migrate FILE… convert manifests of node-cache to nodens; see -h
+  nodens teardown      remove from the host everything that nodens has set up
   nodens version       print the version
 
 `)
@@ -251,8 +251,8 @@ func usage(w io.Writer, fs *flag.FlagSet) {
 	}
 }
 
-// resolve fills in what was not given: node-cache's paths where it runs in
-// node-cache's place, and the sample for somebody who just tries it.
+// resolve fills in what the command line leaves open: node-cache's paths if nodens
+// replaces it, else the sample.
 func (f *flags) resolve() {
 	if f.KubeDNS == "" && exists(defaultKubeDNS) {
 		f.KubeDNS = defaultKubeDNS

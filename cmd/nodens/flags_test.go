@@ -106,8 +106,7 @@ func TestSyncInterval(t *testing.T) {
 	}
 }
 
-// TestHelpHasEveryFlag: each flag is in one group, and each group's flags
-// exist.
+// TestHelpHasEveryFlag: each flag is in one group, and the flags of the groups exist.
 func TestHelpHasEveryFlag(t *testing.T) {
 	fs := new(flags).set()
 	seen := make(map[string]int)
@@ -115,7 +114,7 @@ func TestHelpHasEveryFlag(t *testing.T) {
 		for _, n := range g.names {
 			seen[n]++
 			if fs.Lookup(n) == nil {
-				t.Errorf("group %s names -%s, which is no flag", g.title, n)
+				t.Errorf("group %s names -%s, which is not a flag", g.title, n)
 			}
 		}
 	}

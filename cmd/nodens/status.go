@@ -7,17 +7,17 @@ import (
 	"io"
 	"strings"
 
-	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/netsetup/firewall"
 )
 
-var errNotAsWanted = errors.New("the host is not set up as wanted")
+// errIncomplete: the exit status of the status command is 1.
+var errIncomplete = errors.New("the host is not set up as wanted")
 
-// asWanted leaves out of the judgement what the flags leave to others.
-func asWanted(f *flags, s netsetup.Status) bool {
+// isComplete ignores what the flags leave to others.
+func isComplete(f *flags, s netsetup.Status) bool {
 	if !f.SetupRules {
 		s.Rules.Present, s.Rules.Problem, s.Firewall.Problem = true, "", ""
 	}
@@ -27,7 +27,7 @@ func asWanted(f *flags, s netsetup.Status) bool {
 	return s.Rules.Problem == "" && s.Firewall.Problem == ""
 }
 
-// printStatus prints one line for each thing: what it is and how it is.
+// printStatus prints one line for each object: its kind and its state.
 func printStatus(w io.Writer, f *flags, s netsetup.Status) {
 	link := s.Interface
 	if link == "" {
@@ -62,7 +62,7 @@ func printStatus(w io.Writer, f *flags, s netsetup.Status) {
 	}
 }
 
-// accepts says in which chains of others the accept rules are.
+// accepts names the other tables' chains that have our accept rules.
 func accepts(s firewall.Status) string {
 	switch {
 	case s.Problem != "":
@@ -100,17 +100,8 @@ func (f *flags) wantsRedirect(e env) bool {
 	return cfg.Redirect().Mode == config.RedirectOn
 }
 
-// teardown removes all of ours from the host.
-func teardown(ctx context.Context, e env) error {
-	f, err := parseFlags(e.args[1:], e.stderr)
-	if err != nil {
-		return helpIsNoError(err)
-	}
-	return errors.Join(bpf.Teardown(f.Redirect.PinDir), netsetup.Teardown(ctx, f.HostConfig()))
-}
-
-// status prints what is set up on the host and whether it is as wanted; if it
-// is not, it returns errNotAsWanted.
+// status is the status command. It prints the host set-up and returns errIncomplete
+// if part of it is missing.
 func status(ctx context.Context, e env) error {
 	f, err := parseFlags(e.args[1:], e.stderr)
 	if err != nil {
@@ -131,8 +122,8 @@ func status(ctx context.Context, e env) error {
 	if err != nil {
 		return err
 	}
-	if !asWanted(f, s) || !redirected {
-		return errNotAsWanted
+	if !isComplete(f, s) || !redirected {
+		return errIncomplete
 	}
 	return nil
 }

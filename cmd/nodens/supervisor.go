@@ -13,14 +13,14 @@ import (
 	"github.com/nodens-dns/nodens/internal/supervise"
 )
 
-// exitStatus is an error that whoever caused it has told.
+// exitStatus is the exit status of the worker, which has logged the error.
 type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// supervised reports whether a worker is to run below a supervisor: unless the
-// flag says so, where sockets are redirected, since only there somebody waits
-// for the answer of one that died. What cannot be read is for the worker to tell.
+// supervised reports whether the daemon runs in a child process. By default it does if
+// sockets may be redirected: only then does a daemon that dies leave clients waiting.
+// The daemon reports the error if the Corefile cannot be read.
 func (f *flags) supervised() bool {
 	if f.supervise != nil {
 		return *f.supervise
@@ -29,19 +29,19 @@ func (f *flags) supervised() bool {
 	return err == nil && cfg.Redirect().Mode != config.RedirectOff
 }
 
-// supervisor runs the daemon in a process below this one.
+// supervisor runs the daemon in a child process.
 func supervisor(ctx context.Context, e env, f *flags) error {
 	level := slog.LevelInfo
 	if f.Quiet {
 		level = slog.LevelWarn
 	}
 	log := slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: level})).With("process", "supervisor")
-	// It keeps next to nothing, for as long as the node runs.
+	// The supervisor uses little memory, but for as long as the node runs.
 	debug.SetGCPercent(10)
 	debug.FreeOSMemory()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	status, err := supervise.Run(handedOn(ctx, e.signals), supervise.Config{
+	status, err := supervise.Run(relaySignals(ctx, e.signals), supervise.Config{
 		Program: supervise.Program{Path: executable(), Args: append([]string{os.Args[0]}, e.args...), Env: os.Environ()},
 		Free:    func(r supervise.Report) { freePods(log, r) },
 		Logger:  log,
@@ -52,8 +52,8 @@ func supervisor(ctx context.Context, e env, f *flags) error {
 	return err
 }
 
-// handedOn delivers what comes by signals, and SIGTERM when ctx is done.
-func handedOn(ctx context.Context, signals <-chan os.Signal) <-chan os.Signal {
+// relaySignals delivers signals, and SIGTERM when ctx is done.
+func relaySignals(ctx context.Context, signals <-chan os.Signal) <-chan os.Signal {
 	all := make(chan os.Signal, 1)
 	go func() {
 		for {
@@ -69,7 +69,7 @@ func handedOn(ctx context.Context, signals <-chan os.Signal) <-chan os.Signal {
 	return all
 }
 
-// executable is this program, even where its file has been replaced.
+// executable is the path of this program, even if its file has been replaced.
 func executable() string {
 	path, err := os.Executable()
 	if err == nil {
@@ -80,14 +80,14 @@ func executable() string {
 	return "/proc/self/exe"
 }
 
-// freePods ends the sockets that wait for an answer in vain, so that their owners
-// ask again at once: the fallback, as the kernel sends them there by now.
+// freePods closes pods' sockets that wait for an answer of the dead worker, so that
+// their owners retry at once. The kernel then sends them to the fallback.
 func freePods(log *slog.Logger, r supervise.Report) {
 	for _, target := range r.Targets {
 		n, err := bpf.DestroyPodSockets(r.Cgroup, "/proc", target)
 		if err != nil {
-			log.Error("look-ups under way may have to wait for their timeout", "target", target, "error", err)
+			log.Error("closing pods' sockets failed: their lookups may wait for a timeout", "target", target, "error", err)
 		}
-		log.Info("look-ups under way ask again", "target", target, "sockets", n)
+		log.Info("pods' lookups in flight are retried", "target", target, "sockets", n)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Without the flag there is a supervisor where sockets may be redirected.
+// Without the flag there is a supervisor if sockets may be redirected.
 func TestSupervised(t *testing.T) {
 	for _, tc := range []struct {
 		args, redirect string // redirect is the Corefile's
@@ -40,11 +40,11 @@ func TestSupervised(t *testing.T) {
 	}
 }
 
-// The end of ctx is one more signal, however many went before.
-func TestHandedOn(t *testing.T) {
+// When ctx is done, SIGTERM follows the signals before.
+func TestRelaySignals(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	signals := make(chan os.Signal)
-	all := handedOn(ctx, signals)
+	all := relaySignals(ctx, signals)
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGUSR1} {
 		signals <- s
 		if got := <-all; got != s {
@@ -53,6 +53,6 @@ func TestHandedOn(t *testing.T) {
 	}
 	cancel()
 	if got := <-all; got != syscall.SIGTERM {
-		t.Errorf("at the end %v", got)
+		t.Errorf("after ctx: %v", got)
 	}
 }
