@@ -42,9 +42,9 @@ func supervisor(ctx context.Context, e env, f *flags) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	status, err := supervise.Run(relaySignals(ctx, e.signals), supervise.Config{
-		Program: supervise.Program{Path: executable(), Args: append([]string{os.Args[0]}, e.args...), Env: os.Environ()},
-		Free:    func(r supervise.Report) { freePods(log, r) },
-		Logger:  log,
+		Program:    supervise.Program{Path: executable(), Args: append([]string{os.Args[0]}, e.args...), Env: os.Environ()},
+		Disconnect: func(r supervise.Report) { freePods(log, r) },
+		Logger:     log,
 	})
 	if err == nil && status != 0 {
 		err = exitStatus(status)

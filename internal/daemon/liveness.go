@@ -28,10 +28,10 @@ type liveness struct {
 	stop       func()
 }
 
-func newLiveness(b *supervise.Beats, probe func(context.Context) error, log *slog.Logger) *liveness {
+func newLiveness(b *supervise.Heartbeat, probe func(context.Context) error, log *slog.Logger) *liveness {
 	l := &liveness{probe: probe, log: log, stop: func() {}}
 	if b != nil {
-		l.send = b.Beat
+		l.send = b.Send
 	}
 	return l
 }
@@ -50,7 +50,7 @@ func (l *liveness) answered(r supervise.Report) {
 func (l *liveness) withdrawn() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.report.Silence, l.redirected = 0, false
+	l.report.Timeout, l.redirected = 0, false
 }
 
 // sendLocked needs mu.
@@ -131,7 +131,7 @@ func probeAny(s *server.Server) func(context.Context) error {
 }
 
 // untilOrphaned returns ctx, which also ends when the supervisor has ended.
-func untilOrphaned(ctx context.Context, b *supervise.Beats, log *slog.Logger) (context.Context, context.CancelFunc) {
+func untilOrphaned(ctx context.Context, b *supervise.Heartbeat, log *slog.Logger) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		select {

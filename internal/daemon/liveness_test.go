@@ -38,7 +38,7 @@ func TestLiveness(t *testing.T) {
 			defer l.mu.Unlock()
 			return reports
 		}
-		report := supervise.Report{Cgroup: "/kubepods", Targets: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:20053")}, Silence: 400 * time.Millisecond}
+		report := supervise.Report{Cgroup: "/kubepods", Targets: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:20053")}, Timeout: 400 * time.Millisecond}
 		l.answered(report)
 		if len(reports) != 0 {
 			t.Errorf("reports before up: %+v", reports)
@@ -49,11 +49,11 @@ func TestLiveness(t *testing.T) {
 			t.Errorf("reports while a redirection is in force and its target does not answer: %+v", got)
 		}
 		l.answered(report)
-		if len(reports) != 1 || reports[0].Silence != report.Silence {
+		if len(reports) != 1 || reports[0].Timeout != report.Timeout {
 			t.Errorf("reports after an answer: %+v", reports)
 		}
 		l.withdrawn()
-		if got := next(); len(got) < 2 || got[0].Silence != 0 || got[0].Cgroup != report.Cgroup {
+		if got := next(); len(got) < 2 || got[0].Timeout != 0 || got[0].Cgroup != report.Cgroup {
 			t.Errorf("reports without redirection: %+v", got)
 		}
 		hung.Store(true)

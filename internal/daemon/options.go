@@ -48,7 +48,7 @@ type Options struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Signals        <-chan os.Signal // each one asks for a reload
-	Supervisor     *supervise.Beats // nil: there is no supervisor
+	Supervisor     *supervise.Heartbeat // nil: there is no supervisor
 }
 
 // RedirectOptions are the settings of redirection that differ from node to node.

@@ -177,7 +177,7 @@ func (s *session) optOut() *optOut {
 
 // report is what the supervisor needs to know about the plan.
 func (s *session) report() supervise.Report {
-	report := supervise.Report{Cgroup: s.kubepods, Silence: cmp.Or(s.plan.Heartbeat, bpf.DefaultHeartbeatTimeout)}
+	report := supervise.Report{Cgroup: s.kubepods, Timeout: cmp.Or(s.plan.Heartbeat, bpf.DefaultHeartbeatTimeout)}
 	for _, svc := range s.plan.Services {
 		report.Targets = append(report.Targets, svc.Target)
 	}

@@ -1,27 +1,25 @@
-// Package supervise keeps a worker process running, from a small process that
-// outlives it.
+// Package supervise restarts a worker process from a small supervisor process.
 //
 // # The two processes
 //
-// The supervisor, Run, starts the worker, hands signals on to it, and takes the
-// worker's exit status for its own. A worker that dies after it has beaten is
-// started again, at once or after a pause that grows with every death; one that
-// ends before its first beat is not, so that an error of configuration ends the
-// program as it does without a supervisor. As PID 1 it also waits for the
-// orphans that fall to it.
+// The supervisor, Run, starts the worker, forwards signals to it and exits with
+// its exit status. It restarts a worker that dies after its first heartbeat, at
+// once or after a delay that grows with every death. If the worker ends before
+// its first heartbeat, the supervisor ends too: a configuration error ends the
+// program as it does without a supervisor. As PID 1 it also reaps orphans.
 //
-// The worker, Attach, beats: it tells whenever an answer came through its whole
-// serving path. A worker whose supervisor is gone is told to stop, since whoever
-// started the supervisor takes the program for ended and may start it again.
+// The worker, Attach, sends a heartbeat after every answer that came through its
+// whole serving path. If the supervisor has ended, the worker must stop: whoever
+// started the supervisor may start the program again.
 //
-// # Silence
+// # Heartbeat timeouts
 //
-// A silent worker is taken for hung in two stages. After the time at which the
-// kernel sends new look-ups elsewhere, those that wait for the worker's answer
-// are freed (Config.Free): nothing is lost if the worker wakes up again. After
-// Config.Hung it is killed, waited for, and only then replaced: two never share
-// a port.
+// A worker without heartbeats counts as hung in two stages. First, after the
+// kernel has begun to redirect new lookups elsewhere, the supervisor disconnects
+// the clients that wait for the worker's answer (Config.Disconnect). Nothing is
+// lost if the worker recovers. Second, after Config.Timeout, it kills and reaps
+// the worker and only then starts the next one: two workers never share a port.
 //
-// Silence is counted while the supervisor itself runs: a machine that was
-// suspended, and both processes with it, is not a hung worker.
+// Only time in which the supervisor itself runs counts. A suspended machine does
+// not make its worker hung.
 package supervise

@@ -10,19 +10,19 @@ import (
 
 // Values of oom_score_adj, see proc_pid_oom_score_adj(5).
 const (
-	oomNever = -1000 // not even with memory.oom.group of its cgroup
-	oomMost  = 1000
-	// oomMargin is how much likelier a victim the worker is, in thousandths of
-	// the memory, where the supervisor may not exempt itself.
+	oomNever = -1000 // also with memory.oom.group of its cgroup
+	oomMax   = 1000
+	// oomMargin is added to the worker's score if the supervisor may not exempt
+	// itself, in thousandths of the memory.
 	oomMargin = 50
 )
 
-// oomScore is the value for workers.
+// oomScore is the score for workers.
 type oomScore struct{ worker int }
 
-// shieldFromOOM makes the kernel choose the worker and not the caller. Exempting
-// the caller takes CAP_SYS_RESOURCE; without it, the worker is made likelier.
-func shieldFromOOM() (oomScore, error) {
+// protectFromOOM makes the kernel kill the worker, not the caller. Exempting the
+// caller needs CAP_SYS_RESOURCE; without it, the worker gets a higher score.
+func protectFromOOM() (oomScore, error) {
 	const self = "/proc/self/oom_score_adj"
 	text, err := os.ReadFile(self)
 	if err != nil {
@@ -34,12 +34,12 @@ func shieldFromOOM() (oomScore, error) {
 	}
 	err = writeOOMScore("self", oomNever)
 	if errors.Is(err, os.ErrPermission) {
-		return oomScore{min(own+oomMargin, oomMost)}, nil
+		return oomScore{min(own+oomMargin, oomMax)}, nil
 	}
 	return oomScore{own}, err
 }
 
-// apply gives a worker its score.
+// apply sets a worker's score.
 func (o oomScore) apply(pid int) error { return writeOOMScore(strconv.Itoa(pid), o.worker) }
 
 func writeOOMScore(process string, score int) error {

@@ -8,16 +8,17 @@ import (
 	"time"
 )
 
-// Report is what the worker says with every beat. It is complete: beats may be
+// Report is the content of a heartbeat. Each is complete, since heartbeats may be
 // lost.
 type Report struct {
-	// Cgroup is the directory of the cgroup below which the clients run. Empty:
-	// there are none to be freed.
+	// Cgroup is the directory of the cgroup that contains the clients. Empty: there
+	// are no clients to disconnect.
 	Cgroup string `json:"cgroup,omitempty"`
-	// Targets are what the clients' sockets are connected to.
+	// Targets are the addresses that the clients' sockets are connected to.
 	Targets []netip.AddrPort `json:"targets,omitempty"`
-	// Silence is how long after a beat the kernel sends new look-ups elsewhere.
-	Silence time.Duration `json:"silence,omitempty"`
+	// Timeout is the time after a heartbeat from which the kernel redirects new
+	// lookups elsewhere. 0: it does not.
+	Timeout time.Duration `json:"silence,omitempty"`
 }
 
 // maxReport is the size in bytes of the longest message.
@@ -37,5 +38,5 @@ func decodeReport(text []byte) (r Report, err error) {
 }
 
 func equal(a, b Report) bool {
-	return a.Cgroup == b.Cgroup && a.Silence == b.Silence && slices.Equal(a.Targets, b.Targets)
+	return a.Cgroup == b.Cgroup && a.Timeout == b.Timeout && slices.Equal(a.Targets, b.Targets)
 }

@@ -17,16 +17,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test's binary is the supervisor and the worker too. envLives says what
-// each worker in turn does, the last one again and again; envDir counts them.
+// The test binary is also the supervisor and the worker. envWorkers says what
+// each worker does; all later workers do the same as the last one. envDir counts
+// the workers.
 const (
-	envRole  = "NODENS_SUPERVISE_TEST_ROLE"
-	envLives = "NODENS_SUPERVISE_TEST_LIVES"
-	envDir   = "NODENS_SUPERVISE_TEST_DIR"
-	envTimes = "NODENS_SUPERVISE_TEST_TIMES"
+	envRole     = "NODENS_SUPERVISE_TEST_ROLE"
+	envWorkers  = "NODENS_SUPERVISE_TEST_WORKERS"
+	envDir      = "NODENS_SUPERVISE_TEST_DIR"
+	envTimeouts = "NODENS_SUPERVISE_TEST_TIMEOUTS"
 )
 
-var testReport = Report{Cgroup: "/kube pods", Targets: []netip.AddrPort{netip.MustParseAddrPort("[fd00::2]:10053")}, Silence: 50 * ms}
+var testReport = Report{Cgroup: "/kube pods", Targets: []netip.AddrPort{netip.MustParseAddrPort("[fd00::2]:10053")}, Timeout: 50 * ms}
 
 func TestMain(m *testing.M) {
 	switch os.Getenv(envRole) {
@@ -44,17 +45,15 @@ func supervisorMain() {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // as PID 1
 		panic(err)
 	}
-	var times Config
-	if err := json.Unmarshal([]byte(os.Getenv(envTimes)), &times); err != nil {
+	var cfg Config
+	if err := json.Unmarshal([]byte(os.Getenv(envTimeouts)), &cfg); err != nil {
 		panic(err)
 	}
 	env := append(without(os.Environ(), envRole), envRole+"=worker")
-	status, err := Run(signals, Config{
-		Program: Program{Path: "/proc/self/exe", Args: os.Args, Env: env},
-		Start:   times.Start, Hung: times.Hung, Stop: times.Stop,
-		Free:   func(r Report) { fmt.Println("free", r.Cgroup, r.Targets) },
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	})
+	cfg.Program = Program{Path: "/proc/self/exe", Args: os.Args, Env: env}
+	cfg.Disconnect = func(r Report) { fmt.Println("disconnect", r.Cgroup, r.Targets) }
+	cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	status, err := Run(signals, cfg)
 	if err != nil {
 		panic(err)
 	}
@@ -62,39 +61,39 @@ func supervisorMain() {
 }
 
 func workerMain() {
-	beats, err := Attach(os.Getenv)
+	heartbeat, err := Attach(os.Getenv)
 	if err != nil {
 		panic(err)
 	}
-	lives := strings.Fields(os.Getenv(envLives))
-	n := generation(os.Getenv(envDir))
-	life := lives[min(n, len(lives)-1)]
-	fmt.Println("worker", n, life, os.Getpid(), beats.PID())
-	beat := func() {
-		if err := beats.Beat(testReport); err != nil {
+	workers := strings.Fields(os.Getenv(envWorkers))
+	n := count(os.Getenv(envDir))
+	role := workers[min(n, len(workers)-1)]
+	fmt.Println("worker", n, role, os.Getpid(), heartbeat.PID())
+	send := func() {
+		if err := heartbeat.Send(testReport); err != nil {
 			panic(err)
 		}
 	}
 	term := make(chan os.Signal, 4)
 	signal.Notify(term, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1)
 	self := func(s syscall.Signal) { _ = syscall.Kill(os.Getpid(), s) }
-	switch life {
+	switch role {
 	case "exit7":
 		os.Exit(7)
-	case "mute":
+	case "no-heartbeat":
 		select {}
 	case "crash":
-		beat()
+		send()
 		self(syscall.SIGKILL)
 		select {}
 	case "crash7":
-		beat()
+		send()
 		os.Exit(7)
 	case "end":
-		beat()
+		send()
 		os.Exit(0)
 	case "stop":
-		beat()
+		send()
 		self(syscall.SIGSTOP)
 	case "fork":
 		cmd := exec.Command("sh", "-c", "true & echo orphan $!")
@@ -102,39 +101,39 @@ func workerMain() {
 		if err := cmd.Run(); err != nil {
 			panic(err)
 		}
-	case "deaf":
-		beat()
+	case "ignore-term":
+		send()
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("serving")
 		select {}
 	}
-	serveBeats(beats, beat, term)
+	serve(heartbeat, send, term)
 }
 
-// serveBeats beats until it is told to end.
-func serveBeats(beats *Beats, beat func(), signals <-chan os.Signal) {
+// serve sends heartbeats until a signal ends it.
+func serve(heartbeat *Heartbeat, send func(), signals <-chan os.Signal) {
 	tick := time.NewTicker(5 * ms)
-	beat()
+	send()
 	fmt.Println("serving")
 	for {
 		select {
 		case <-tick.C:
-			beat()
+			send()
 		case s := <-signals:
-			beat() // what comes after is another silence
+			send() // resets the watchdog
 			fmt.Println("got", s)
 			if s == syscall.SIGTERM || s == syscall.SIGINT {
 				os.Exit(0)
 			}
-		case <-beats.Orphaned():
+		case <-heartbeat.Orphaned():
 			fmt.Println("orphaned")
 			os.Exit(0)
 		}
 	}
 }
 
-// generation counts the workers from 0.
-func generation(dir string) int {
+// count counts the workers from 0.
+func count(dir string) int {
 	for n := 0; ; n++ {
 		if err := os.Mkdir(filepath.Join(dir, fmt.Sprint(n)), 0o700); err == nil {
 			return n

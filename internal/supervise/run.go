@@ -19,34 +19,34 @@ type supervisor struct {
 	messages chan message
 	worker   *worker // nil between a death and the next start
 	stopping bool
-	last     int         // exit status of the worker before
-	pauses   pauses      // between workers
+	last     int         // exit status of the previous worker
+	backoff  backoff     // between workers
 	restart  *time.Timer // set while worker is nil
-	silent   *time.Timer // the worker's silence.wait
-	freedAt  time.Time   // for a silence, last
+	timeout  *time.Timer // of the worker's watchdog
 
-	freeing sync.Mutex
-	freed   sync.WaitGroup
+	disconnectedAt time.Time  // last, after a missing heartbeat
+	disconnecting  sync.Mutex // one call of Disconnect at a time
+	disconnects    sync.WaitGroup
 }
 
-// Run keeps a worker running until one ends for good, and returns the status to
-// exit with. What comes by signals is handed on; SIGTERM and SIGINT mean the end.
+// Run restarts the worker until one ends for good, and returns the exit status
+// for the caller. It forwards signals; SIGTERM and SIGINT end it.
 //
-// It waits for every child of the process: the caller has no others.
+// It reaps every child of the process: the caller must have no others.
 func Run(signals <-chan os.Signal, cfg Config) (status int, err error) {
 	s := &supervisor{
 		cfg: cfg.withDefaults(), messages: make(chan message),
-		restart: time.NewTimer(0), silent: time.NewTimer(0),
+		restart: time.NewTimer(0), timeout: time.NewTimer(0),
 	}
 	s.restart.Stop()
-	s.silent.Stop()
-	if s.score, err = shieldFromOOM(); err != nil {
-		s.cfg.Logger.Warn("the kernel may choose the supervisor when memory runs out", "error", err)
+	s.timeout.Stop()
+	if s.score, err = protectFromOOM(); err != nil {
+		s.cfg.Logger.Warn("the kernel may kill the supervisor if memory runs out", "error", err)
 	}
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 	defer signal.Stop(children)
-	defer s.freed.Wait()
+	defer s.disconnects.Wait()
 	if err := s.start(); err != nil {
 		return 0, err
 	}
@@ -57,7 +57,7 @@ func Run(signals <-chan os.Signal, cfg Config) (status int, err error) {
 	}
 }
 
-// step handles one event and reports whether it was the last.
+// step handles one event and reports whether Run is done.
 func (s *supervisor) step(signals, children <-chan os.Signal) (done bool) {
 	select {
 	case sig := <-signals:
@@ -69,15 +69,15 @@ func (s *supervisor) step(signals, children <-chan os.Signal) (done bool) {
 			return false
 		}
 		if m.text != nil {
-			s.beat(m.text)
+			s.heartbeat(m.text)
 			return false
 		}
 		s.worker.closed = true
-	case <-s.silent.C:
-		s.elapsed()
+	case <-s.timeout.C:
+		s.checkWorker()
 		return false
 	case <-s.restart.C:
-		return s.again()
+		return s.startAgain()
 	}
 	if w := s.worker; w != nil && w.reaped && w.closed {
 		return s.died(w)
@@ -92,26 +92,26 @@ func (s *supervisor) start() error {
 	}
 	s.worker = w
 	if err := s.score.apply(w.pid); err != nil {
-		s.cfg.Logger.Warn("the kernel may choose the supervisor when memory runs out", "error", err)
+		s.cfg.Logger.Warn("the kernel may kill the supervisor if memory runs out", "error", err)
 	}
-	w.silence.limits = s.cfg.limits()
-	s.silent.Reset(w.silence.wait())
+	w.watchdog.timeouts = timeouts{start: s.cfg.StartTimeout, kill: s.cfg.Timeout}
+	s.timeout.Reset(w.watchdog.wait())
 	return nil
 }
 
-// again is start after a death.
-func (s *supervisor) again() (done bool) {
+// startAgain starts a worker after a death.
+func (s *supervisor) startAgain() (done bool) {
 	err := s.start()
 	if err == nil {
-		s.cfg.Logger.Info("worker started again", "pid", s.worker.pid)
+		s.cfg.Logger.Info("worker restarted", "pid", s.worker.pid)
 		return false
 	}
-	s.cfg.Logger.Error("worker is not started again", "error", err)
-	s.restart.Reset(s.pauses.after(0))
+	s.cfg.Logger.Error("restarting the worker failed", "error", err)
+	s.restart.Reset(s.backoff.after(0))
 	return false
 }
 
-// forward ends Run only where there is nobody to end.
+// forward ends Run only if there is no worker.
 func (s *supervisor) forward(sig os.Signal) (done bool) {
 	ends := sig == syscall.SIGTERM || sig == syscall.SIGINT
 	if s.worker == nil {
@@ -119,15 +119,15 @@ func (s *supervisor) forward(sig os.Signal) (done bool) {
 	}
 	if ends && !s.stopping {
 		s.stopping = true
-		s.worker.silence.limits = limits{start: s.cfg.Stop, kill: s.cfg.Stop}
+		s.worker.watchdog.timeouts = timeouts{start: s.cfg.StopTimeout, kill: s.cfg.StopTimeout}
 	}
 	if err := s.worker.signal(sig.(syscall.Signal)); err != nil {
-		s.cfg.Logger.Error("signal not handed on", "signal", sig, "error", err)
+		s.cfg.Logger.Error("forwarding a signal failed", "signal", sig, "error", err)
 	}
 	return false
 }
 
-// reap waits for all children that have ended, whoever's they were.
+// reap waits for all children that have ended, orphans included.
 func (s *supervisor) reap() {
 	for {
 		var ws unix.WaitStatus
@@ -140,90 +140,90 @@ func (s *supervisor) reap() {
 		}
 		if w := s.worker; w != nil && pid == w.pid {
 			w.reaped, w.status = true, ws
-			// Its end of the socket goes with it, unless it gave it away.
+			// Its end of the socket pair is closed, unless a child inherited it.
 			_ = w.sock.SetReadDeadline(time.Now().Add(time.Second))
 		}
 	}
 }
 
-func (s *supervisor) beat(text []byte) {
+func (s *supervisor) heartbeat(text []byte) {
 	w := s.worker
 	if !bytes.Equal(text, w.text) {
 		r, err := decodeReport(text)
 		if err != nil {
-			s.cfg.Logger.Error("report of the worker", "error", err)
+			s.cfg.Logger.Error("decoding the worker's report failed", "error", err)
 			return
 		}
 		w.report, w.text = r, text
-		w.silence.limits.free = 0
-		if r.Silence > 0 && !s.stopping {
-			w.silence.limits.free = r.Silence + slack
+		w.watchdog.timeouts.disconnect = 0
+		if r.Timeout > 0 && !s.stopping {
+			w.watchdog.timeouts.disconnect = r.Timeout + slack
 		}
 	}
-	if w.silence.freed {
-		s.cfg.Logger.Info("the worker beats again", "pid", w.pid)
+	if w.watchdog.disconnected {
+		s.cfg.Logger.Info("the worker sends heartbeats again", "pid", w.pid)
 	}
-	s.silent.Reset(w.silence.beat())
+	s.timeout.Reset(w.watchdog.heartbeat())
 }
 
-// elapsed acts on the worker's silence.
-func (s *supervisor) elapsed() {
+// checkWorker acts on a missing heartbeat.
+func (s *supervisor) checkWorker() {
 	w := s.worker
 	if w == nil || w.reaped {
 		return
 	}
-	what, next := w.silence.elapsed()
-	switch what {
-	case free:
-		if time.Since(s.freedAt) < between {
-			w.silence.postpone()
+	action, next := w.watchdog.expired()
+	switch action {
+	case disconnect:
+		if time.Since(s.disconnectedAt) < disconnectInterval {
+			w.watchdog.postpone()
 			break
 		}
-		s.freedAt = time.Now()
-		s.cfg.Logger.Warn("the worker is silent", "pid", w.pid, "for", w.silence.counted)
-		s.free(w.report)
+		s.disconnectedAt = time.Now()
+		s.cfg.Logger.Warn("no heartbeat from the worker: disconnecting its clients", "pid", w.pid, "elapsed", w.watchdog.elapsed)
+		s.disconnect(w.report)
 	case kill:
-		s.cfg.Logger.Error("the worker hangs: killing it", "pid", w.pid, "silent", w.silence.counted)
+		s.cfg.Logger.Error("the worker hangs: killing it", "pid", w.pid, "elapsed", w.watchdog.elapsed)
 		if err := w.signal(unix.SIGKILL); err != nil {
-			s.cfg.Logger.Error("the worker is not killed", "error", err)
+			s.cfg.Logger.Error("killing the worker failed", "error", err)
 		}
 		return // its death is the next event
 	}
-	s.silent.Reset(next)
+	s.timeout.Reset(next)
 }
 
-// died decides what comes after a worker's end.
+// died decides what follows the end of a worker.
 func (s *supervisor) died(w *worker) (done bool) {
 	s.worker = nil
-	s.silent.Stop()
+	s.timeout.Stop()
 	_ = w.sock.Close()
 	s.last = exitStatus(w.status)
 	if w.status.Exited() && s.last == 0 {
-		return true // as it was told, by us or by another
+		return true // a regular stop, whoever requested it
 	}
-	s.free(w.report)
-	if s.stopping || !w.silence.beaten {
+	s.disconnect(w.report)
+	if s.stopping || !w.watchdog.alive {
 		return true
 	}
-	pause := s.pauses.after(time.Since(w.started))
-	s.cfg.Logger.Error("the worker died", "pid", w.pid, "how", how(w.status), "starting again in", pause)
-	s.restart.Reset(pause)
+	delay := s.backoff.after(time.Since(w.started))
+	s.cfg.Logger.Error("the worker died", "pid", w.pid, "status", describe(w.status), "delay", delay)
+	s.restart.Reset(delay)
 	return false
 }
 
-// free calls Free unless there is nobody to free.
-func (s *supervisor) free(r Report) {
+// disconnect calls Config.Disconnect if there are clients.
+func (s *supervisor) disconnect(r Report) {
 	if r.Cgroup == "" || len(r.Targets) == 0 {
 		return
 	}
-	s.freed.Go(func() {
-		s.freeing.Lock()
-		defer s.freeing.Unlock()
-		s.cfg.Free(r)
+	s.disconnects.Go(func() {
+		s.disconnecting.Lock()
+		defer s.disconnecting.Unlock()
+		s.cfg.Disconnect(r)
 	})
 }
 
-// exitStatus is what a shell makes of a signal.
+// exitStatus is the exit status as a shell reports it.
 func exitStatus(ws unix.WaitStatus) int {
 	if ws.Signaled() {
 		return 128 + int(ws.Signal())
@@ -231,7 +231,7 @@ func exitStatus(ws unix.WaitStatus) int {
 	return ws.ExitStatus()
 }
 
-func how(ws unix.WaitStatus) string {
+func describe(ws unix.WaitStatus) string {
 	if ws.Signaled() {
 		return ws.Signal().String()
 	}

@@ -17,40 +17,39 @@ import (
 
 const patience = 30 * time.Second
 
-// times are those after which something is done to a worker: quick where the
-// test is about it, else never, on however slow a machine.
-type times struct{ Start, Hung, Stop time.Duration }
+// limits are the timeouts of Config: quick if a test needs them to expire, else
+// never, also on a slow machine.
+type limits struct{ StartTimeout, Timeout, StopTimeout time.Duration }
 
 const quick = 400 * ms
 
-func (tm times) text(t *testing.T) string {
+func (l limits) text(t *testing.T) string {
 	t.Helper()
-	for _, d := range []*time.Duration{&tm.Start, &tm.Hung, &tm.Stop} {
+	for _, d := range []*time.Duration{&l.StartTimeout, &l.Timeout, &l.StopTimeout} {
 		if *d == 0 {
 			*d = time.Hour
 		}
 	}
-	text, err := json.Marshal(tm)
+	text, err := json.Marshal(l)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(text)
 }
 
-// running is a supervisor in a process of its own, and what it and its workers
-// print.
+// running is a supervisor process, and the output of it and its workers.
 type running struct {
 	cmd    *exec.Cmd
 	lines  chan string
 	done   chan struct{}
-	worker int // PID of the last that was seen
+	worker int // PID of the latest
 }
 
-func start(t *testing.T, tm times, lives ...string) *running {
+func start(t *testing.T, l limits, workers ...string) *running {
 	t.Helper()
 	r := &running{cmd: exec.Command("/proc/self/exe"), lines: make(chan string), done: make(chan struct{})}
-	r.cmd.Env = append(os.Environ(), envRole+"=supervisor", envDir+"="+t.TempDir(), envTimes+"="+tm.text(t),
-		envLives+"="+strings.Join(lives, " "), "GORACE=atexit_sleep_ms=0")
+	r.cmd.Env = append(os.Environ(), envRole+"=supervisor", envDir+"="+t.TempDir(), envTimeouts+"="+l.text(t),
+		envWorkers+"="+strings.Join(workers, " "), "GORACE=atexit_sleep_ms=0")
 	r.cmd.Stderr = os.Stderr
 	out, err := r.cmd.StdoutPipe()
 	if err != nil {
@@ -71,7 +70,7 @@ func start(t *testing.T, tm times, lives ...string) *running {
 	return r
 }
 
-// end leaves nobody behind, stopped workers neither.
+// end ends the supervisor and its worker, even if that is stopped.
 func (r *running) end() {
 	_ = r.cmd.Process.Kill()
 	if r.worker > 0 {
@@ -82,11 +81,11 @@ func (r *running) end() {
 	<-r.done
 }
 
-// await returns the rest of the next line that begins so. In between there may be
-// others; those named in never fail the test.
-func (r *running) await(t *testing.T, prefix string, never ...string) string {
+// waitLine returns the rest of the next line with that prefix. It skips other
+// lines; the test fails if one of them has a prefix of never.
+func (r *running) waitLine(t *testing.T, prefix string, never ...string) string {
 	t.Helper()
-	late := time.After(patience)
+	timeout := time.After(patience)
 	for {
 		select {
 		case line, ok := <-r.lines:
@@ -104,7 +103,7 @@ func (r *running) await(t *testing.T, prefix string, never ...string) string {
 					t.Fatalf("%q before %q", line, prefix)
 				}
 			}
-		case <-late:
+		case <-timeout:
 			t.Fatalf("no line %q", prefix)
 		}
 	}
@@ -117,10 +116,10 @@ func (r *running) signal(t *testing.T, pid int, s syscall.Signal) {
 	}
 }
 
-// status waits for the supervisor's end.
+// status waits for the end of the supervisor.
 func (r *running) status(t *testing.T) int {
 	t.Helper()
-	late := time.After(patience)
+	timeout := time.After(patience)
 	for {
 		select {
 		case _, ok := <-r.lines:
@@ -128,153 +127,154 @@ func (r *running) status(t *testing.T) int {
 				<-r.done
 				return r.cmd.ProcessState.ExitCode()
 			}
-		case <-late:
-			t.Fatal("the supervisor does not end")
+		case <-timeout:
+			t.Fatal("the supervisor has not ended")
 		}
 	}
 }
 
-func (r *running) ends(t *testing.T, want int) {
+func (r *running) wantStatus(t *testing.T, want int) {
 	t.Helper()
 	if got := r.status(t); got != want {
 		t.Errorf("exit status %d, want %d", got, want)
 	}
 }
 
-const freed = "/kube pods [[fd00::2]:10053]"
+const disconnected = "/kube pods [[fd00::2]:10053]"
 
-// What ends before its first beat is not started again: its status is ours.
-func TestEndBeforeFirstBeat(t *testing.T) {
+// A worker that ends before its first heartbeat is not restarted: the supervisor
+// exits with its status.
+func TestEndBeforeFirstHeartbeat(t *testing.T) {
 	t.Parallel()
-	start(t, times{}, "exit7").ends(t, 7)
-	start(t, times{}, "crash", "exit7").ends(t, 7)
-	start(t, times{Start: quick}, "mute").ends(t, 128+int(syscall.SIGKILL))
-	start(t, times{}, "end").ends(t, 0)
+	start(t, limits{}, "exit7").wantStatus(t, 7)
+	start(t, limits{}, "crash", "exit7").wantStatus(t, 7)
+	start(t, limits{StartTimeout: quick}, "no-heartbeat").wantStatus(t, 128+int(syscall.SIGKILL))
+	start(t, limits{}, "end").wantStatus(t, 0)
 }
 
-// A death is followed by freeing who waits, and by the next worker.
+// After a death, clients are disconnected and the next worker starts.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	for _, life := range []string{"crash", "crash7"} {
-		r := start(t, times{}, life, life, "serve")
-		r.await(t, "worker 0")
-		if got := r.await(t, "free"); got != freed {
-			t.Errorf("freed %q", got)
+	for _, death := range []string{"crash", "crash7"} {
+		r := start(t, limits{}, death, death, "serve")
+		r.waitLine(t, "worker 0")
+		if got := r.waitLine(t, "disconnect"); got != disconnected {
+			t.Errorf("disconnected %q", got)
 		}
-		r.await(t, "worker 2 serve")
-		r.await(t, "serving")
+		r.waitLine(t, "worker 2 serve")
+		r.waitLine(t, "serving")
 		r.signal(t, r.cmd.Process.Pid, syscall.SIGTERM)
-		r.await(t, "got terminated")
-		r.ends(t, 0)
+		r.waitLine(t, "got terminated")
+		r.wantStatus(t, 0)
 	}
 }
 
 func TestKilledWorker(t *testing.T) {
 	t.Parallel()
-	r := start(t, times{}, "serve")
-	r.await(t, "worker 0")
-	r.await(t, "serving")
+	r := start(t, limits{}, "serve")
+	r.waitLine(t, "worker 0")
+	r.waitLine(t, "serving")
 	first := r.worker
 	r.signal(t, first, syscall.SIGKILL)
-	r.await(t, "worker 1")
+	r.waitLine(t, "worker 1")
 	if r.worker == first {
-		t.Errorf("worker %d again", first)
+		t.Errorf("the PID of the next worker is %d too", first)
 	}
-	r.await(t, "serving")
-	r.signal(t, r.worker, syscall.SIGTERM) // by somebody else: the end
-	r.ends(t, 0)
+	r.waitLine(t, "serving")
+	r.signal(t, r.worker, syscall.SIGTERM) // not from the supervisor: a regular stop
+	r.wantStatus(t, 0)
 }
 
-// A hung worker is gone when the next one starts.
+// A hung worker has ended when the next one starts.
 func TestHang(t *testing.T) {
 	t.Parallel()
-	r := start(t, times{Hung: quick}, "stop", "exit7")
-	r.await(t, "worker 0")
+	r := start(t, limits{Timeout: quick}, "stop", "exit7")
+	r.waitLine(t, "worker 0")
 	hung := r.worker
-	r.await(t, "free", "worker 1") // when it falls silent
-	r.await(t, "worker 1 exit7")
+	r.waitLine(t, "disconnect", "worker 1") // at the first stage
+	r.waitLine(t, "worker 1 exit7")
 	if err := syscall.Kill(hung, 0); err != syscall.ESRCH {
-		t.Errorf("the hung worker is still there: %v", err)
+		t.Errorf("the hung worker still exists: %v", err)
 	}
-	r.ends(t, 7)
+	r.wantStatus(t, 7)
 }
 
-// One that was only stopped for a while goes on; who waited was freed.
-func TestStoppedForAWhile(t *testing.T) {
+// A worker that was stopped for a while continues; its clients were disconnected.
+func TestPausedWorker(t *testing.T) {
 	t.Parallel()
-	r := start(t, times{}, "serve", "exit7")
-	r.await(t, "serving")
+	r := start(t, limits{}, "serve", "exit7")
+	r.waitLine(t, "serving")
 	for range 3 {
-		for late := time.Now().Add(patience); !r.stopAndGoOn(t); {
-			if time.Now().After(late) {
-				t.Fatal("nobody was freed")
+		for deadline := time.Now().Add(patience); !r.pause(t); {
+			if time.Now().After(deadline) {
+				t.Fatal("no clients were disconnected")
 			}
 		}
 	}
 }
 
-// stopAndGoOn reports whether who waited was freed while the worker was stopped. On a
-// slow machine that may have been before, and is once a silence.
-func (r *running) stopAndGoOn(t *testing.T) (seen bool) {
+// pause stops the worker and reports whether clients were disconnected before it
+// continued. On a slow machine that may have happened before the stop.
+func (r *running) pause(t *testing.T) (seen bool) {
 	t.Helper()
 	r.signal(t, r.worker, syscall.SIGSTOP)
-	enough := time.After(between + time.Second)
+	enough := time.After(disconnectInterval + time.Second)
 	for waiting := true; waiting; {
 		select {
 		case line := <-r.lines:
-			seen, waiting = line == "free "+freed, line != "free "+freed
+			seen, waiting = line == "disconnect "+disconnected, line != "disconnect "+disconnected
 		case <-enough:
 			waiting = false
 		}
 	}
 	r.signal(t, r.worker, syscall.SIGCONT)
 	r.signal(t, r.cmd.Process.Pid, syscall.SIGHUP)
-	r.await(t, "got hangup", "worker")
+	r.waitLine(t, "got hangup", "worker")
 	return seen
 }
 
-func TestSignalsAreHandedOn(t *testing.T) {
+func TestSignalsAreForwarded(t *testing.T) {
 	t.Parallel()
 	for _, last := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
-		r := start(t, times{}, "serve")
-		r.await(t, "serving")
+		r := start(t, limits{}, "serve")
+		r.waitLine(t, "serving")
 		for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGUSR1, last} {
 			r.signal(t, r.cmd.Process.Pid, s)
-			r.await(t, "got "+s.String())
+			r.waitLine(t, "got "+s.String())
 		}
-		r.ends(t, 0)
+		r.wantStatus(t, 0)
 	}
 }
 
-// A worker that does not end when it is told to is killed; there is no next one.
-func TestDeafWorker(t *testing.T) {
+// A worker that ignores SIGTERM is killed and not restarted.
+func TestWorkerIgnoresTerm(t *testing.T) {
 	t.Parallel()
-	r := start(t, times{Stop: quick}, "deaf", "serve")
-	r.await(t, "serving")
+	r := start(t, limits{StopTimeout: quick}, "ignore-term", "serve")
+	r.waitLine(t, "serving")
 	r.signal(t, r.cmd.Process.Pid, syscall.SIGTERM)
-	r.await(t, "free", "worker 1")
-	r.ends(t, 128+int(syscall.SIGKILL))
+	r.waitLine(t, "disconnect", "worker 1")
+	r.wantStatus(t, 128+int(syscall.SIGKILL))
 }
 
-func TestOrphanedWorkerIsTold(t *testing.T) {
+func TestOrphanedWorker(t *testing.T) {
 	t.Parallel()
-	r := start(t, times{}, "serve")
-	who := strings.Fields(r.await(t, "worker 0 serve"))
+	r := start(t, limits{}, "serve")
+	who := strings.Fields(r.waitLine(t, "worker 0 serve"))
 	if want := strconv.Itoa(r.cmd.Process.Pid); who[1] != want {
-		t.Errorf("the worker stands for PID %s, want %s", who[1], want)
+		t.Errorf("PID %s, want the supervisor's %s", who[1], want)
 	}
-	r.await(t, "serving")
+	r.waitLine(t, "serving")
 	r.signal(t, r.cmd.Process.Pid, syscall.SIGKILL)
-	r.await(t, "orphaned")
+	r.waitLine(t, "orphaned")
 }
 
-// Zombies that fall to the supervisor are waited for.
+// The supervisor reaps orphans.
 func TestOrphansAreReaped(t *testing.T) {
 	t.Parallel()
-	r := start(t, times{}, "fork")
-	pid := r.await(t, "orphan ")
-	r.await(t, "serving")
-	late := time.After(patience)
+	r := start(t, limits{}, "fork")
+	pid := r.waitLine(t, "orphan ")
+	r.waitLine(t, "serving")
+	timeout := time.After(patience)
 	tick := time.NewTicker(10 * ms)
 	defer tick.Stop()
 	for {
@@ -283,17 +283,17 @@ func TestOrphansAreReaped(t *testing.T) {
 		}
 		select {
 		case <-tick.C:
-		case <-late:
-			t.Fatalf("process %s is still there", pid)
+		case <-timeout:
+			t.Fatalf("process %s still exists", pid)
 		}
 	}
 }
 
-func TestOOMChoosesTheWorker(t *testing.T) {
+func TestOOMKillsWorker(t *testing.T) {
 	t.Parallel()
-	r := start(t, times{}, "serve")
-	r.await(t, "worker 0")
-	r.await(t, "serving")
+	r := start(t, limits{}, "serve")
+	r.waitLine(t, "worker 0")
+	r.waitLine(t, "serving")
 	score := func(pid int) int {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid))
 		if err != nil {
@@ -307,33 +307,33 @@ func TestOOMChoosesTheWorker(t *testing.T) {
 	}
 	own, supervisor := score(os.Getpid()), score(r.cmd.Process.Pid)
 	worker := score(r.worker)
-	for late := time.Now().Add(patience); worker == supervisor && time.Now().Before(late); {
-		time.Sleep(ms) // it may serve before it is given its own
+	for deadline := time.Now().Add(patience); worker == supervisor && time.Now().Before(deadline); {
+		time.Sleep(ms) // it may serve before its score is set
 		worker = score(r.worker)
 	}
 	if supervisor >= worker || worker < own {
-		t.Errorf("oom_score_adj of the supervisor %d, of the worker %d, of who started it %d", supervisor, worker, own)
+		t.Errorf("oom_score_adj of the supervisor %d, of the worker %d, of the test %d", supervisor, worker, own)
 	}
 }
 
 func TestWithoutSupervisor(t *testing.T) {
-	b, err := Attach(func(string) string { return "" })
-	if b != nil || err != nil {
-		t.Fatalf("attached to %v, %v", b, err)
+	h, err := Attach(func(string) string { return "" })
+	if h != nil || err != nil {
+		t.Fatalf("attached to %v, %v", h, err)
 	}
-	if err := b.Beat(testReport); err != nil {
+	if err := h.Send(testReport); err != nil {
 		t.Error(err)
 	}
-	if b.PID() != os.Getpid() {
-		t.Errorf("stands for PID %d, want %d", b.PID(), os.Getpid())
+	if h.PID() != os.Getpid() {
+		t.Errorf("PID %d, want %d", h.PID(), os.Getpid())
 	}
 	select {
-	case <-b.Orphaned():
-		t.Error("orphaned of nobody")
+	case <-h.Orphaned():
+		t.Error("orphaned without a supervisor")
 	default:
 	}
 	if _, err := Attach(func(string) string { return "999" }); err == nil {
-		t.Error("attached to a descriptor that is not open")
+		t.Error("attached to a closed descriptor")
 	}
 }
 
@@ -344,17 +344,17 @@ func TestNoProgram(t *testing.T) {
 	}
 }
 
-// A beat to a supervisor that has ended, with or without beats that it has not read,
-// is lost.
-func TestBeatIntoTheVoid(t *testing.T) {
+// A heartbeat to a supervisor that has ended is lost without an error, whether or
+// not it left heartbeats unread.
+func TestHeartbeatAfterSupervisorEnded(t *testing.T) {
 	for unread := range 2 {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := &Beats{sock: os.NewFile(uintptr(fds[1]), "supervisor")} // nobody reads: the error is for Beat
+		h := &Heartbeat{sock: os.NewFile(uintptr(fds[1]), "supervisor")} // waitEnd does not run: Send gets the error
 		for range unread {
-			if err := b.Beat(testReport); err != nil {
+			if err := h.Send(testReport); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -362,10 +362,10 @@ func TestBeatIntoTheVoid(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if err := b.Beat(testReport); err != nil {
+			if err := h.Send(testReport); err != nil {
 				t.Errorf("%d unread: %v", unread, err)
 			}
 		}
-		_ = b.sock.Close()
+		_ = h.sock.Close()
 	}
 }

@@ -11,26 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// worker is one run of the program. Its methods are called by the supervisor's
-// loop only, which is also who waits for it: its PID is not reused before.
+// worker is one run of the program. Only the supervisor's loop uses it. The loop
+// also reaps it, so the PID is not reused before.
 type worker struct {
-	pid     int
-	sock    *os.File
-	started time.Time
-	silence silence
-	report  Report
-	text    []byte // that report was decoded from
+	pid      int
+	sock     *os.File
+	started  time.Time
+	watchdog watchdog
+	report   Report
+	text     []byte // report, encoded
 
-	// The end has come when it was waited for and all it said was read.
+	// The worker has ended when it is reaped and all its messages are read.
 	reaped, closed bool
 	status         unix.WaitStatus
 }
 
-// workerDescriptor is what the worker's end is in the worker, after the three of
-// standard.
+// workerDescriptor is the file descriptor of the worker's end of the socket pair
+// in the worker.
 const workerDescriptor = 3
 
-// startWorker starts the program; messages of it go to into until it ends.
+// startWorker starts the program and sends its messages to into until it ends.
 func startWorker(p Program, into chan<- message) (*worker, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -64,13 +64,13 @@ func without(env []string, name string) []string {
 	return rest
 }
 
-// message is a beat, or that there will be no more.
+// message is a heartbeat or the end of messages.
 type message struct {
 	from *worker
-	text []byte // nil: no more
+	text []byte // nil: the end
 }
 
-// receive ends when the worker's end is closed, or sock is.
+// receive returns when either end of the socket pair is closed.
 func (w *worker) receive(into chan<- message) {
 	buf := make([]byte, maxReport)
 	for {

@@ -39,10 +39,10 @@ var faults = []fault{
 		pause(t, 2*time.Second) // the supervisor's minimum time between two frees
 		mark := d.Err.Mark()
 		d.signal(t, syscall.SIGSTOP)
-		d.Err.WaitFor(t, mark, "the worker is silent")
+		d.Err.WaitFor(t, mark, "no heartbeat from the worker")
 		pause(t, time.Second)
 		_ = unix.Kill(worker, unix.SIGCONT) // on a slow machine it may have been killed
-		d.Err.WaitFor(t, mark, "the worker beats again|"+redirected)
+		d.Err.WaitFor(t, mark, "the worker sends heartbeats again|"+redirected)
 		if now := d.worker(t); now != worker {
 			t.Logf("worker %d was replaced by %d: the machine is slow", worker, now)
 		}
