@@ -43,7 +43,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 		}
 		mark := d.Err.Mark()
 		why := mount.change(t, d, i, corefileVariant(i))
-		d.Err.WaitFor(t, mark, `msg=reloaded .*why="?`+why)
+		d.Err.WaitFor(t, mark, `msg=reloaded .*reason="?`+why)
 		checkVariant(t, c, i)
 	}
 	asked := load.stop(t, 0)

@@ -171,6 +171,19 @@ func (b *builder) sources(a *app, block *config.Block, where func(int, string, e
 		add("sample", s)
 		key += "sample\n"
 	}
+	forwards, k, err := b.forwards(a, block, where)
+	if err != nil {
+		return nil, "", err
+	}
+	sources, key = append(sources, forwards...), key+k
+	if block.Whoami {
+		sources = append(sources, server.NamedSource{Name: "whoami", Client: action.Whoami{}})
+	}
+	return sources, key, nil
+}
+
+// forwards opens the upstream pools of a block, see sources.
+func (b *builder) forwards(a *app, block *config.Block, where func(int, string, error) error) (sources []server.NamedSource, key string, err error) {
 	for _, f := range block.Forwards {
 		k := poolKey(f)
 		p, err := b.pools.open(k, f)
@@ -179,11 +192,8 @@ func (b *builder) sources(a *app, block *config.Block, where func(int, string, e
 		}
 		a.pools[k] = true
 		a.usesEndpoints = a.usesEndpoints || f.KubernetesEndpoints
-		add("forward", p)
+		sources = append(sources, server.NamedSource{Name: "forward", Source: p})
 		key += k + "\n"
-	}
-	if block.Whoami {
-		sources = append(sources, server.NamedSource{Name: "whoami", Client: action.Whoami{}})
 	}
 	return sources, key, nil
 }

@@ -188,7 +188,7 @@ func (d *daemon) dropPrivileges(context.Context) error {
 	if d.opts.KeepPrivileges {
 		return nil
 	}
-	return dropPrivileges(neededCapabilities(d.host.Host != nil, d.redirect.NeedsBPF()), d.log)
+	return dropPrivileges(neededCapabilities(d.host.host != nil, d.redirect.NeedsBPF()), d.log)
 }
 
 // becomeReady answers /ready, writes the PID file and prints the addresses that we

@@ -16,8 +16,8 @@ import (
 // hostSetup keeps the local addresses and the netfilter rules on the host.
 type hostSetup struct {
 	base
-	*netsetup.Host        // nil: nodens leaves the host alone
-	stopWatch      func() // nil: not watching
+	host      *netsetup.Host // nil: nodens leaves the host alone
+	stopWatch func()         // nil: not watching
 }
 
 // newHostSetup prepares what the options ask for. Loopback addresses need no set-up,
@@ -33,7 +33,7 @@ func newHostSetup(b base, cfg source) (*hostSetup, error) {
 	c.Logger, c.Registerer = b.log, b.registry
 	c.OnError = func(object string, _ error) { s.countError(setupErrorType(object)) }
 	var err error
-	s.Host, err = netsetup.New(c)
+	s.host, err = netsetup.New(c)
 	return s, err
 }
 
@@ -73,29 +73,29 @@ func setupErrorType(object string) string {
 func (s *hostSetup) countError(errorType string) { s.setupErrors.WithLabelValues(errorType).Inc() }
 
 func (s *hostSetup) ensureAddresses(ctx context.Context) error {
-	if s.Host == nil || !s.opts.SetupInterface {
+	if s.host == nil || !s.opts.SetupInterface {
 		return nil
 	}
-	return s.Addresses.Ensure(ctx)
+	return s.host.Addresses.Ensure(ctx)
 }
 
 func (s *hostSetup) removeAddresses(ctx context.Context) error {
-	if s.Host == nil {
+	if s.host == nil {
 		return nil
 	}
 	var err error
 	if s.opts.SetupInterface && !s.opts.SkipTeardown {
-		err = s.Addresses.Remove(ctx)
+		err = s.host.Addresses.Remove(ctx)
 	}
-	return errors.Join(err, s.Close())
+	return errors.Join(err, s.host.Close())
 }
 
 // setListeners adapts the rules to the addresses that a reload serves.
 func (s *hostSetup) setListeners(cfg source) {
-	if s.Host == nil {
+	if s.host == nil {
 		return
 	}
-	if err := s.Rules.SetWildcardListeners(listensOnWildcard(cfg)); err != nil {
+	if err := s.host.Rules.SetWildcardListeners(listensOnWildcard(cfg)); err != nil {
 		s.log.Error("adapting the netfilter rules to the Corefile's bind directives failed", "error", err)
 		s.countError("iptables")
 	}
@@ -103,22 +103,22 @@ func (s *hostSetup) setListeners(cfg source) {
 
 // wantsRules reports whether nodens installs netfilter rules.
 func (s *hostSetup) wantsRules() bool {
-	return s.Host != nil && s.opts.SetupRules && !s.opts.Sample
+	return s.host != nil && s.opts.SetupRules && !s.opts.Sample
 }
 
 // ensureAccepts lets our traffic pass host firewalls that drop by default, before the
 // daemon checks its answers. It logs a failure, and the watch tries again: it
 // matters only on hosts with such a firewall.
 func (s *hostSetup) ensureAccepts(ctx context.Context) error {
-	if s.Host != nil && !s.opts.SetupRules {
-		if err := s.RemoveOrphanedRules(ctx); err != nil {
+	if s.host != nil && !s.opts.SetupRules {
+		if err := s.host.RemoveOrphanedRules(ctx); err != nil {
 			s.log.Warn("removing the rules that a crash left behind failed", "error", err)
 		}
 	}
 	if !s.wantsRules() {
 		return nil
 	}
-	if err := s.Firewall.Ensure(ctx); err != nil {
+	if err := s.host.Firewall.Ensure(ctx); err != nil {
 		s.log.Error("adding accept rules to other nftables tables failed", "error", err)
 		s.countError("iptables")
 	}
@@ -130,18 +130,18 @@ func (s *hostSetup) removeAccepts(ctx context.Context) error {
 	if !s.wantsRules() || s.opts.SkipTeardown {
 		return nil
 	}
-	return s.Firewall.Remove(ctx)
+	return s.host.Firewall.Remove(ctx)
 }
 
 // ensureRules installs the netfilter rules and starts to watch the host. It logs a
 // failure, and the watch tries again: without rules DNS works, but the kernel
 // tracks its connections.
 func (s *hostSetup) ensureRules(ctx context.Context) error {
-	if s.Host == nil {
+	if s.host == nil {
 		return nil
 	}
 	if s.wantsRules() {
-		if err := s.Rules.Ensure(ctx); err != nil {
+		if err := s.host.Rules.Ensure(ctx); err != nil {
 			s.log.Error("installing the netfilter rules failed", "error", err)
 			s.countError("iptables")
 		}
@@ -149,7 +149,7 @@ func (s *hostSetup) ensureRules(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := s.Watch(ctx); err != nil {
+		if err := s.host.Watch(ctx); err != nil {
 			s.log.Error("changes of the host set-up are no longer repaired", "error", err)
 		}
 	})
@@ -158,7 +158,7 @@ func (s *hostSetup) ensureRules(ctx context.Context) error {
 }
 
 func (s *hostSetup) removeRules(ctx context.Context) error {
-	if s.Host == nil {
+	if s.host == nil {
 		return nil
 	}
 	if s.stopWatch != nil {
@@ -167,7 +167,7 @@ func (s *hostSetup) removeRules(ctx context.Context) error {
 	if !s.wantsRules() || s.opts.SkipTeardown {
 		return nil
 	}
-	return s.Rules.Remove(ctx)
+	return s.host.Rules.Remove(ctx)
 }
 
 // explainPort adds to an error of listening the process that holds the port.

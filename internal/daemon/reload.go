@@ -88,10 +88,10 @@ func (r *reloader) reload(ctx context.Context, reason string) {
 	if err != nil {
 		r.lastError = err.Error()
 		r.failures.Inc()
-		r.log.Error("reload failed: the last good configuration stays in use", "why", reason, "error", err)
+		r.log.Error("reload failed: the last good configuration stays in use", "reason", reason, "error", err)
 		return
 	}
-	r.log.Info("reloaded", "why", reason)
+	r.log.Info("reloaded", "reason", reason)
 }
 
 // followCorefile requests a reload when the Corefile or a file that it imports

@@ -506,7 +506,7 @@ func TestReload(t *testing.T) {
 		d := n.start(t, local(args...)...)
 		n.answers(t, localAddr, outside, outsideDNS)
 		n.write(t, basePath, forwards(otherDNS, localIP))
-		d.Err.WaitFor(t, 0, `msg=reloaded why="file changed"`)
+		d.Err.WaitFor(t, 0, `msg=reloaded reason="file changed"`)
 		n.answers(t, localAddr, outside, otherDNS)
 	})
 	eachBool(t, "reloadwithsignal", false, func(t *testing.T, n *node, args []string) {
