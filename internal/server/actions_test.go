@@ -20,16 +20,16 @@ import (
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
-// records is a source that answers from a list of records; counted are the
-// questions that reached it.
+// records is a source that answers from a list of records and counts the
+// questions.
 type records struct {
-	t       testing.TB
-	list    []string
-	counted atomic.Int64
+	t     testing.TB
+	list  []string
+	asked atomic.Int64
 }
 
 func (r *records) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
-	r.counted.Add(1)
+	r.asked.Add(1)
 	q := m.Question[0]
 	out := reply(r.t, m)
 	exists := false
@@ -47,7 +47,7 @@ func (r *records) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 		}
 	}
 	if strings.HasPrefix(q.Name, "fail") && q.Qtype == dns.TypeAAAA {
-		return nil, &upstream.Error{EDE: 22, Err: errors.New("nobody is there")}
+		return nil, &upstream.Error{EDE: 22, Err: errors.New("upstream is down")}
 	}
 	if len(out.Answer) == 0 {
 		soa, _ := dns.NewRR("example.org. 40 IN SOA ns.example.org. h.example.org. 1 1 1 1 40")
@@ -66,8 +66,8 @@ func actionServer(t *testing.T, a *Actions, list ...string) (*testServer, *recor
 	return newTestServer(t, Config{}, z), src
 }
 
-// gist is a reply in few words: rcode, answers, additional addresses.
-func gist(r *dns.Msg) string {
+// summary is the rcode and the answers of a reply.
+func summary(r *dns.Msg) string {
 	out := []string{dns.RcodeToString[r.Rcode]}
 	for _, rr := range r.Answer {
 		f := strings.Fields(rr.String())
@@ -107,21 +107,21 @@ func TestACL(t *testing.T) {
 	} {
 		for _, network := range []string{"udp", "tcp"} {
 			r := ts.ask(t, network, query(tt.name, tt.qtype, withEDNS(1232, false)))
-			if got := gist(r); got != tt.want || edeOf(r) != tt.ede {
+			if got := summary(r); got != tt.want || edeOf(r) != tt.ede {
 				t.Errorf("%s %s: got %q, EDE %d, want %q, EDE %d", network, tt.name, got, edeOf(r), tt.want, tt.ede)
 			}
 		}
 	}
-	if n := src.counted.Load(); n != 3 {
-		t.Errorf("%d questions reached the source, want 3: an answer is cached, a refusal asks nobody", n)
+	if n := src.asked.Load(); n != 3 {
+		t.Errorf("%d questions reached the source, want 3: an answer is cached, and a refused query is not asked", n)
 	}
 	for _, network := range []string{"udp", "tcp"} {
 		testDropped(t, ts, network)
 	}
 }
 
-// testDropped sends a query that gets no reply and one that does on the same
-// socket.
+// testDropped sends a query that gets no reply and one that gets a reply on the
+// same socket.
 func testDropped(t *testing.T, ts *testServer, network string) {
 	c, err := dns.DialTimeout(network, ts.addr.String(), 10*time.Second)
 	if err != nil {
@@ -180,7 +180,7 @@ func TestDNS64(t *testing.T) {
 		{"alias.example.org.", "NOERROR; alias.example.org. CNAME v4.example.org.", dns.TypeAAAA},
 	} {
 		r := ts.ask(t, "udp", query(tt.name, tt.qtype))
-		if got := strings.ToLower(gist(r)); got != strings.ToLower(tt.want) {
+		if got := strings.ToLower(summary(r)); got != strings.ToLower(tt.want) {
 			t.Errorf("%s %s: got %q, want %q", tt.name, dns.Type(tt.qtype), got, tt.want)
 		}
 	}
@@ -205,7 +205,7 @@ func TestLoadBalance(t *testing.T) {
 	orders := make(map[string]bool)
 	for range 40 {
 		r := ts.ask(t, "udp", query("many.example.org.", dns.TypeA))
-		orders[gist(r)] = true
+		orders[summary(r)] = true
 		answers := make([]string, 0, 8)
 		for _, rr := range r.Answer {
 			answers = append(answers, rr.(*dns.A).A.String())
@@ -214,11 +214,11 @@ func TestLoadBalance(t *testing.T) {
 			t.Fatalf("answers %v", answers)
 		}
 	}
-	// 8! orders: that all of 40 are one of two has a probability below 1e-170.
+	// With 8! orders, two orders in 40 replies have a probability below 1e-170.
 	if len(orders) < 3 {
 		t.Errorf("%d orders in 40 replies", len(orders))
 	}
-	if n := src.counted.Load(); n != 1 {
+	if n := src.asked.Load(); n != 1 {
 		t.Errorf("%d questions reached the source, want 1", n)
 	}
 }
@@ -233,7 +233,7 @@ func TestBufsize(t *testing.T) {
 		r := ts.ask(t, "udp", m)
 		r.Compress = true
 		if n := r.Len(); !r.Truncated || n > 600 {
-			t.Errorf("%d octets, truncated %v", n, r.Truncated)
+			t.Errorf("%d bytes, truncated %v", n, r.Truncated)
 		}
 		if r := ts.ask(t, "tcp", m); r.Truncated || len(r.Answer) != 12 {
 			t.Errorf("over TCP: truncated %v, %d answers", r.Truncated, len(r.Answer))
@@ -253,7 +253,7 @@ func TestNSID(t *testing.T) {
 			t.Errorf("NSID %q in %v", got, r)
 		}
 		if got := nsidOf(ts.ask(t, "udp", query("a.example.org.", dns.TypeA, withEDNS(1232, false)))); got != "" {
-			t.Errorf("NSID %q that nobody asked for", got)
+			t.Errorf("NSID %q that the client did not ask for", got)
 		}
 	}
 }
@@ -270,7 +270,7 @@ func nsidOf(r *dns.Msg) string {
 	return ""
 }
 
-// TestWhoami asks from two ports: neither gets the other's answer, cache or no.
+// TestWhoami asks from two ports. Neither gets the other's answer from the cache.
 func TestWhoami(t *testing.T) {
 	z := &Zone{Name: ".", Cache: newCache(t), Sources: []NamedSource{{Name: "whoami", Client: action.Whoami{}}}}
 	ts := newTestServer(t, Config{}, z)

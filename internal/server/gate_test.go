@@ -11,10 +11,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestGate: a listener with a gate answers what comes in by an interface that is
-// open, over UDP and TCP and both address families, and drops and counts the
-// rest. Loopback is the interface that every machine has; the client's address
-// differs from the listener's, as another host's would.
+// TestGate: a listener with a gate answers queries from interfaces that are not
+// blocked, over UDP and TCP and both address families. It drops and counts
+// others. The interface is loopback, which every machine has. The client's
+// address differs from the listener's, except in the second case.
 func TestGate(t *testing.T) {
 	lo, err := net.InterfaceByName("lo")
 	if err != nil {
@@ -42,13 +42,13 @@ func TestGate(t *testing.T) {
 			}
 			g := gated{gate: gate, addr: tc.server, from: netip.MustParseAddr(tc.client)}
 			own := g.from == g.addr.Addr()
-			g.expect(t, "nothing is known", false)
+			g.expect(t, "no interface is known", false)
 			gate.SetBlocked([]int{lo.Index + 1})
-			g.expect(t, "another is closed", true)
+			g.expect(t, "another is blocked", true)
 			gate.SetBlocked([]int{lo.Index})
-			g.expect(t, "closed", own)
+			g.expect(t, "blocked", own)
 			gate.SetBlocked(nil)
-			g.expect(t, "open", true)
+			g.expect(t, "not blocked", true)
 		})
 	}
 }
@@ -68,7 +68,8 @@ func (g gated) expect(t *testing.T, when string, want bool) {
 	}
 }
 
-// ask asks, and waits for the reply or for the refusal to be counted.
+// ask sends a query and waits for the reply or until the query is counted as
+// refused.
 func (g gated) ask(network string, want bool) error {
 	before := g.gate.Refused()
 	d := net.Dialer{Timeout: 10 * time.Second, LocalAddr: &net.UDPAddr{IP: g.from.AsSlice()}}
@@ -92,8 +93,8 @@ func (g gated) ask(network string, want bool) error {
 		}
 		return err
 	}
-	for late := time.Now().Add(20 * time.Second); g.gate.Refused() == before; time.Sleep(time.Millisecond) {
-		if time.Now().After(late) {
+	for end := time.Now().Add(20 * time.Second); g.gate.Refused() == before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
 			return errors.New("not counted")
 		}
 	}
@@ -104,8 +105,8 @@ func (g gated) ask(network string, want bool) error {
 	return nil
 }
 
-// TestProber: a prober meets all workers, and one that is answered by none says
-// so. A socket that is not answered is asked from again.
+// TestProber: a prober reaches all workers. It returns an error if no worker
+// replies, and then stays at the same socket.
 func TestProber(t *testing.T) {
 	ts := newTestServer(t, Config{Workers: 2}, HeartbeatZone())
 	p, err := NewProber(ts.addr, 2)
@@ -133,7 +134,7 @@ func TestProber(t *testing.T) {
 	ts.retiring.Wait()
 	for range 2 {
 		if at := p.next; p.Ask(20*time.Millisecond) == nil || p.next != at {
-			t.Errorf("nobody serves: asked from %d, then from %d, without an error", at, p.next)
+			t.Errorf("no server: socket %d, then %d, want an error and the same socket", at, p.next)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// BenchmarkHit is parse, look-up, copy, patch and count, without the sockets.
+// BenchmarkHit parses, looks up, copies, patches and counts, without sockets.
 func BenchmarkHit(b *testing.B) {
 	ts := newTestServer(b, Config{}, zone("example.org.", newCache(b), example(b)))
 	ts.mu.Lock()
@@ -39,11 +39,11 @@ func BenchmarkHit(b *testing.B) {
 	}
 }
 
-// BenchmarkParse is the parser alone.
+// BenchmarkParse runs the parser only.
 func BenchmarkParse(b *testing.B) {
 	for _, opts := range [][]func(*dns.Msg){nil, {withEDNS(1232, true)}} {
 		msg := pack(b, query("httpd.dnscheck.svc.cluster.local.", dns.TypeA, opts...))
-		b.Run(fmt.Sprintf("%d-octets", len(msg)), func(b *testing.B) {
+		b.Run(fmt.Sprintf("%d-bytes", len(msg)), func(b *testing.B) {
 			q := Query{memory: new(lookupMemory)}
 			b.ReportAllocs()
 			for b.Loop() {

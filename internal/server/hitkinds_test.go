@@ -22,8 +22,8 @@ func (ts *testServer) listener() *listener {
 	return ts.listeners[ts.addr]
 }
 
-// TestNoKindOfHitAllocates holds every kind of reply that the cache can give to
-// allocating nothing, with and without EDNS, as a reader of batches makes it.
+// TestNoKindOfHitAllocates makes every kind of reply from the cache, with and
+// without EDNS, as a reader of batches does.
 func TestNoKindOfHitAllocates(t *testing.T) {
 	begin := time.Now()
 	now := &fakeClock{t: begin}
@@ -37,7 +37,7 @@ func TestNoKindOfHitAllocates(t *testing.T) {
 		case strings.HasPrefix(m.Question[0].Name, "broken"):
 			return nil, errors.New("down")
 		case now.Now().After(begin):
-			<-down // refreshes of what is stale by then
+			<-down // blocks refreshes of stale entries
 			return nil, errors.New("down")
 		}
 		return example(t)(ctx, m)
@@ -46,18 +46,18 @@ func TestNoKindOfHitAllocates(t *testing.T) {
 	for _, name := range []string{"www.example.org.", "gone.example.org."} {
 		ts.ask(t, "udp", query(name, dns.TypeA))
 	}
-	holdToNothing(t, ts, "fresh answer", "www.example.org.", dns.RcodeSuccess)
-	holdToNothing(t, ts, "spelt otherwise", "WwW.eXample.ORG.", dns.RcodeSuccess)
-	holdToNothing(t, ts, "fresh denial", "gone.example.org.", dns.RcodeNameError)
+	wantNoAllocs(t, ts, "fresh answer", "www.example.org.", dns.RcodeSuccess)
+	wantNoAllocs(t, ts, "other spelling", "WwW.eXample.ORG.", dns.RcodeSuccess)
+	wantNoAllocs(t, ts, "fresh denial", "gone.example.org.", dns.RcodeNameError)
 	now.advance(2 * time.Minute)
-	holdToNothing(t, ts, "stale answer", "www.example.org.", dns.RcodeSuccess)
-	holdToNothing(t, ts, "stale denial", "gone.example.org.", dns.RcodeNameError)
+	wantNoAllocs(t, ts, "stale answer", "www.example.org.", dns.RcodeSuccess)
+	wantNoAllocs(t, ts, "stale denial", "gone.example.org.", dns.RcodeNameError)
 	ts.ask(t, "udp", query("broken.example.org.", dns.TypeA))
-	holdToNothing(t, ts, "cached failure", "broken.example.org.", dns.RcodeServerFailure)
-	holdToNothing(t, ts, "no zone", "www.example.com.", dns.RcodeRefused)
+	wantNoAllocs(t, ts, "cached failure", "broken.example.org.", dns.RcodeServerFailure)
+	wantNoAllocs(t, ts, "no zone", "www.example.com.", dns.RcodeRefused)
 }
 
-func holdToNothing(t *testing.T, ts *testServer, what, name string, rcode int) {
+func wantNoAllocs(t *testing.T, ts *testServer, what, name string, rcode int) {
 	t.Helper()
 	l := ts.listener()
 	for _, opts := range [][]func(*dns.Msg){nil, {withEDNS(1232, false)}} {
@@ -70,7 +70,7 @@ func holdToNothing(t *testing.T, ts *testServer, what, name string, rcode int) {
 			mem.tallies = mem.tallies[:0]
 			got, ok := ts.tryHit(out, l, 0, &q, q.parse(msg))
 			if !ok {
-				t.Fatalf("%s: not at once", what)
+				t.Fatalf("%s: no hit", what)
 			}
 			for i := range mem.tallies {
 				mem.tallies[i].record(0)
@@ -86,8 +86,8 @@ func holdToNothing(t *testing.T, ts *testServer, what, name string, rcode int) {
 	}
 }
 
-// TestStaleImmediate: an expired answer goes out at once while upstream, asked
-// once for all who ask, is silent.
+// TestStaleImmediate: clients get an expired answer at once. Upstream gets one
+// query for all of them and does not reply.
 func TestStaleImmediate(t *testing.T) {
 	now := &fakeClock{t: time.Now()}
 	c := cache.New(cache.Options{Now: now.Now}).Cache("x", cache.Policy{Success: cache.Class{MaxTTL: time.Hour}, StaleFor: time.Hour})
@@ -115,12 +115,11 @@ func TestStaleImmediate(t *testing.T) {
 		t.Errorf("upstream was asked %d times more", len(asked))
 	}
 	close(release)
-	awaitTTL(t, ts, 31)
+	waitTTL(t, ts, 31)
 }
 
-// awaitTTL asks until the answer has at least that TTL, and for no look-up but
-// the cache's.
-func awaitTTL(t *testing.T, ts *testServer, ttl uint32) {
+// waitTTL asks until the answer from the cache has at least that TTL.
+func waitTTL(t *testing.T, ts *testServer, ttl uint32) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; {
 		r := ts.ask(t, "udp", query("www.example.org.", dns.TypeA))
@@ -134,7 +133,7 @@ func awaitTTL(t *testing.T, ts *testServer, ttl uint32) {
 }
 
 // TestPopularNameNeverMisses asks for a name of TTL 60 every five seconds for
-// half an hour: after the first, no query waits for upstream.
+// half an hour. Only the first query waits for upstream.
 func TestPopularNameNeverMisses(t *testing.T) {
 	now, ts, asked := newPrefetching(t)
 	ts.ask(t, "udp", query("www.example.org.", dns.TypeA))
@@ -148,18 +147,18 @@ func TestPopularNameNeverMisses(t *testing.T) {
 			continue
 		}
 		<-asked
-		awaitTTL(t, ts, 60)
+		waitTTL(t, ts, 60)
 		refreshed, left = refreshed+1, 60
 	}
 	if len(asked) != 0 || refreshed != 36 {
-		t.Errorf("refreshed %d times, and asked %d times more", refreshed, len(asked))
+		t.Errorf("refreshed %d times, and asked %d more times", refreshed, len(asked))
 	}
 	if n := ts.lookups("example.org.", lookupMiss); n != 1 {
 		t.Errorf("%d queries missed", n)
 	}
 }
 
-// lookups adds up a zone's look-ups of one kind.
+// lookups is the number of a zone's lookups with one result.
 func (ts *testServer) lookups(zone string, kind lookup) uint64 {
 	ts.metrics.mu.Lock()
 	defer ts.metrics.mu.Unlock()
@@ -174,20 +173,20 @@ func (ts *testServer) lookups(zone string, kind lookup) uint64 {
 	return n
 }
 
-// TestMissIsCountedWhenItsReplyComes asks one question after the other.
+// TestMissIsCountedWhenItsReplyComes asks one question after another.
 func TestMissIsCountedWhenItsReplyComes(t *testing.T) {
 	ts := newTestServer(t, Config{}, zone("example.org.", newCache(t), (&records{t: t}).Exchange))
 	for i := range uint64(200) {
 		network := []string{"udp", "tcp"}[i%2]
 		ts.ask(t, network, query(fmt.Sprintf("n%d.example.org.", i), dns.TypeA))
 		if n := ts.lookups("example.org.", lookupMiss); n != i+1 {
-			t.Fatalf("over %s: %d misses counted when reply %d is there", network, n, i+1)
+			t.Fatalf("over %s: %d misses counted after reply %d", network, n, i+1)
 		}
 	}
 }
 
 // TestPipelinedHitsStartNoGoroutine sends a thousand queries on one connection
-// before it reads a reply.
+// before it reads the first reply.
 func TestPipelinedHitsStartNoGoroutine(t *testing.T) {
 	const queries = 1000
 	ts := newTestServer(t, Config{}, zone("example.org.", newCache(t), example(t)))

@@ -23,8 +23,8 @@ func oldToNew() *Actions {
 	return &Actions{Rewrite: steps(action.RewriteName{Match: ending(".old.example.org."), To: ".example.org.", Auto: true})}
 }
 
-// TestRewriteCoalesces asks for a name under several spellings at once: they are
-// one question.
+// TestRewriteCoalesces asks for several spellings of a name at the same time.
+// They are one question.
 func TestRewriteCoalesces(t *testing.T) {
 	ts, src := actionServer(t, oldToNew(), "a.example.org. 60 IN A 192.0.2.1")
 	var wg sync.WaitGroup
@@ -36,13 +36,13 @@ func TestRewriteCoalesces(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := src.counted.Load(); n != 1 {
+	if n := src.asked.Load(); n != 1 {
 		t.Errorf("%d questions reached the source, want 1", n)
 	}
 }
 
-// TestRewriteStale lets the answer to a rewritten question expire while
-// upstream fails.
+// TestRewriteStale: the answer to a rewritten question expires while upstream
+// fails.
 func TestRewriteStale(t *testing.T) {
 	var seconds atomic.Int64
 	start := time.Now()
@@ -54,7 +54,7 @@ func TestRewriteStale(t *testing.T) {
 	var down atomic.Bool
 	src := sourceFunc(func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 		if down.Load() {
-			return nil, &upstream.Error{EDE: 22, Err: errors.New("nobody is there")}
+			return nil, &upstream.Error{EDE: 22, Err: errors.New("upstream is down")}
 		}
 		return reply(t, m, m.Question[0].Name+" 60 IN A 192.0.2.1"), nil
 	})
@@ -63,19 +63,19 @@ func TestRewriteStale(t *testing.T) {
 	ask := func() *dns.Msg {
 		return ts.ask(t, "udp", query("a.old.example.org.", dns.TypeA, withEDNS(1232, false)))
 	}
-	if r := ask(); gist(r) != "NOERROR; a.old.example.org. A 192.0.2.1" || edeOf(r) != -1 {
+	if r := ask(); summary(r) != "NOERROR; a.old.example.org. A 192.0.2.1" || edeOf(r) != -1 {
 		t.Fatalf("fresh: %v", r)
 	}
 	seconds.Store(120)
 	down.Store(true)
 	r := ask()
-	if gist(r) != "NOERROR; a.old.example.org. A 192.0.2.1" || edeOf(r) != edeStaleAnswer || r.Answer[0].Header().Ttl != 30 {
+	if summary(r) != "NOERROR; a.old.example.org. A 192.0.2.1" || edeOf(r) != edeStaleAnswer || r.Answer[0].Header().Ttl != 30 {
 		t.Errorf("expired: %v", r)
 	}
 }
 
-// TestActionsNormalise has an upstream that answers empty for what does not
-// exist. The rewritten name is judged, and action.DNS64 has nothing to translate.
+// TestActionsNormalise has an upstream with empty answers for names that do not
+// exist. The rewritten name is judged, and DNS64 has nothing to translate.
 func TestActionsNormalise(t *testing.T) {
 	n, err := NewNormalise(NormaliseConfig{Suffixes: []string{"example.org."}, Repair: true, Timeout: 10 * time.Second, TTL: 5 * time.Second})
 	if err != nil {
@@ -105,15 +105,15 @@ func TestActionsNormalise(t *testing.T) {
 		{"four.example.org.", dns.TypeAAAA, "NOERROR; four.example.org. AAAA 64:ff9b::c000:204"},
 	} {
 		for _, round := range []string{"miss", "hit"} {
-			if got := gist(ts.ask(t, "udp", query(tt.name, tt.qtype))); got != tt.want {
+			if got := summary(ts.ask(t, "udp", query(tt.name, tt.qtype))); got != tt.want {
 				t.Errorf("%s %s, %s: got %q, want %q", tt.name, dns.Type(tt.qtype), round, got, tt.want)
 			}
 		}
 	}
 }
 
-// TestActionsMetrics wants cache hits counted as such, and the client's name and
-// not the rewritten one in the query log.
+// TestActionsMetrics wants cache hits counted as hits, and the client's name in
+// the query log, not the rewritten one.
 func TestActionsMetrics(t *testing.T) {
 	out := new(lines)
 	src := &records{t: t, list: []string{"a.example.org. 60 IN A 192.0.2.1"}}
@@ -153,8 +153,8 @@ func TestActionsMetrics(t *testing.T) {
 	}
 }
 
-// TestTruncatedReply wants TC in a changed
-// reply that does not fit, and all of it where it does.
+// TestTruncatedReply wants TC in a changed reply that does not fit, and the whole
+// reply if it fits.
 func TestTruncatedReply(t *testing.T) {
 	var list []string
 	for i := range 40 {
@@ -169,10 +169,10 @@ func TestTruncatedReply(t *testing.T) {
 		r := ts.ask(t, tt.network, query("big.old.example.org.", dns.TypeAAAA, tt.opt))
 		r.Compress = true
 		if n := r.Len(); n > tt.most {
-			t.Errorf("%s: %d octets, at most %d fit", tt.network, n, tt.most)
+			t.Errorf("%s: %d bytes, at most %d fit", tt.network, n, tt.most)
 		}
 		if r.Truncated != (tt.network == "udp" && tt.most == 512) || !r.Truncated && len(r.Answer) != 40 {
-			t.Errorf("%s, %d octets: TC %t with %d answers", tt.network, tt.most, r.Truncated, len(r.Answer))
+			t.Errorf("%s, %d bytes: TC %t with %d answers", tt.network, tt.most, r.Truncated, len(r.Answer))
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// from asks from one of the loopback addresses.
+// from asks from a loopback address.
 func (ts *testServer) from(t *testing.T, network, ip string, m *dns.Msg) *dns.Msg {
 	t.Helper()
 	c := &dns.Client{Net: network, Timeout: 20 * time.Second, Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(ip)}}}
@@ -27,8 +27,8 @@ func (ts *testServer) from(t *testing.T, network, ip string, m *dns.Msg) *dns.Ms
 	return r
 }
 
-// TestOneClientCannotTakeAllMisses: above its limit a client gets SERVFAIL for
-// misses and answers for hits, and others get both.
+// TestOneClientCannotTakeAllMisses: a client above its limit gets SERVFAIL for
+// misses and answers for hits. Other clients get answers for both.
 func TestOneClientCannotTakeAllMisses(t *testing.T) {
 	const limit = 3
 	const greedy, other = "127.0.0.1", "127.0.0.2"
@@ -47,7 +47,7 @@ func TestOneClientCannotTakeAllMisses(t *testing.T) {
 		slow.Go(func() {
 			m := query(string(rune('a'+i))+".example.org.", dns.TypeTXT)
 			if r := ts.from(t, []string{"udp", "tcp"}[i%2], greedy, m); r.Rcode != dns.RcodeSuccess {
-				t.Errorf("one of the first %d: %v", limit, r)
+				t.Errorf("within the limit of %d: %v", limit, r)
 			}
 		})
 	}
@@ -77,8 +77,8 @@ func TestOneClientCannotTakeAllMisses(t *testing.T) {
 	}
 }
 
-// TestReplyMakesRoom: a client that asks one question after the other never
-// meets a limit of one at once.
+// TestReplyMakesRoom: a client that asks one question after another never
+// exceeds a limit of one.
 func TestReplyMakesRoom(t *testing.T) {
 	ts := newTestServer(t, Config{MaxMissesPerClient: 1}, zone("example.org.", newCache(t), func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 		return reply(t, m, m.Question[0].Name+" 60 IN A 192.0.2.1"), nil
@@ -99,29 +99,29 @@ func TestQuota(t *testing.T) {
 		want   bool
 	}{{a, true}, {a, true}, {a, false}, {b, true}, {a, false}} {
 		if got := q.acquire(step.client); got != step.want {
-			t.Fatalf("%v enters: %v, want %v", step.client, got, step.want)
+			t.Fatalf("acquire for %v: %v, want %v", step.client, got, step.want)
 		}
 	}
 	q.release(a)
 	if !q.acquire(a) {
-		t.Error("one left, and there is no room")
+		t.Error("cannot acquire after a release")
 	}
 	for _, c := range []netip.Addr{a, a, b} {
 		q.release(c)
 	}
 	for i := range q.shards {
 		if n := len(q.shards[i].active); n != 0 {
-			t.Errorf("%d clients remembered without need", n)
+			t.Errorf("%d clients without a miss are stored", n)
 		}
 	}
 }
 
-// TestGuardedAddress: who is outside is REFUSED, hit or miss, over UDP and TCP,
-// in no more octets than it has sent; an address that is not guarded answers
-// everybody.
+// TestGuardedAddress: clients that are outside are refused, hit or miss, over UDP
+// and TCP. The reply is no larger than the query. An address that is not guarded
+// answers all clients.
 func TestGuardedAddress(t *testing.T) {
-	stranger := netip.MustParseAddr("127.0.0.9")
-	ts := newTestServer(t, Config{Outside: func(a netip.Addr) bool { return a == stranger }})
+	outsider := netip.MustParseAddr("127.0.0.9")
+	ts := newTestServer(t, Config{Outside: func(a netip.Addr) bool { return a == outsider }})
 	zones := []*Zone{zone("example.org.", newCache(t), example(t))}
 	apply := func(guarded bool) {
 		t.Helper()
@@ -138,12 +138,12 @@ func TestGuardedAddress(t *testing.T) {
 			query("www.example.org.", dns.TypeA), query("www.example.org.", dns.TypeMX), query("other.example.", dns.TypeA),
 			{Question: []dns.Question{{Name: "version.bind.", Qtype: dns.TypeTXT, Qclass: dns.ClassCHAOS}}},
 		} {
-			r := ts.from(t, network, stranger.String(), m)
+			r := ts.from(t, network, outsider.String(), m)
 			if r.Rcode != dns.RcodeRefused || len(r.Answer)+len(r.Ns)+len(r.Extra) != 0 || r.Len() > m.Len() {
 				t.Errorf("%s, outside: %v", network, r)
 			}
 		}
-		r := ts.from(t, network, stranger.String(), query("www.example.org.", dns.TypeA, withEDNS(1232, false)))
+		r := ts.from(t, network, outsider.String(), query("www.example.org.", dns.TypeA, withEDNS(1232, false)))
 		if e, ok := r.IsEdns0().Option[0].(*dns.EDNS0_EDE); !ok || e.InfoCode != dns.ExtendedErrorCodeProhibited {
 			t.Errorf("%s, outside, options %v", network, r.IsEdns0())
 		}
@@ -155,7 +155,7 @@ func TestGuardedAddress(t *testing.T) {
 		t.Errorf("%d metrics, %v", n, err)
 	}
 	apply(false)
-	if r := ts.from(t, "udp", stranger.String(), query("www.example.org.", dns.TypeA)); r.Rcode != dns.RcodeSuccess {
-		t.Errorf("not guarded any more: %v", r)
+	if r := ts.from(t, "udp", outsider.String(), query("www.example.org.", dns.TypeA)); r.Rcode != dns.RcodeSuccess {
+		t.Errorf("no longer guarded: %v", r)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// lines collects what is written, a string for each Write.
+// lines collects one string for each Write.
 type lines struct {
 	mu   sync.Mutex
 	list []string
@@ -57,8 +57,7 @@ func TestLogFormat(t *testing.T) {
 		for range 2 { // a miss and a hit
 			ts.ask(t, "udp", m)
 		}
-		// The second reply came after the first line was written, as one reader
-		// may have written both.
+		// The last line may be written after the reply.
 		stop(t, ts)
 		got := out.take()
 		if len(got) != 2 {
@@ -72,7 +71,7 @@ func TestLogFormat(t *testing.T) {
 	}
 }
 
-// stop ends the server, so that all it has written is there.
+// stop ends the server, so that it has written all its output.
 func stop(t *testing.T, ts *testServer) {
 	t.Helper()
 	if err := ts.Shutdown(t.Context()); err != nil {
@@ -108,8 +107,8 @@ func TestReplyKind(t *testing.T) {
 	}
 }
 
-// TestShowFirst wants the first error of a period at once, and the summary of
-// the rest at its end.
+// TestShowFirst wants the first error of a period at once, and the summary at
+// the end of the period.
 func TestShowFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := new(lines)

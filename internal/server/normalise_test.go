@@ -18,7 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 )
 
-// kinds of answer that a scripted zone gives for one type of one name.
+// kind is the kind of a scripted answer for one type of one name.
 type kind string
 
 const (
@@ -27,18 +27,18 @@ const (
 	nodataSOA kind = "nodata+soa" // NOERROR with SOA
 	nx        kind = "nxdomain"
 	nxBare    kind = "nxdomain-bare"
-	alias     kind = "cname"       // CNAME whose end has no data
-	aliasNX   kind = "cname+nx"    // CNAME whose end does not exist
-	fail      kind = "servfail"    // no answer at all
-	late      kind = "late"        // servfail, later than a sibling is waited for
+	alias     kind = "cname"       // CNAME whose target has no data
+	aliasNX   kind = "cname+nx"    // CNAME whose target does not exist
+	fail      kind = "servfail"    // an error
+	late      kind = "late"        // an error after the wait for a sibling
 	referral  kind = "referral"    // NS without SOA
 	nsec      kind = "nsec"        // NODATA proved by NSEC
 	nsecNX    kind = "nsec-nxname" // RFC 9824
 	nodataAD  kind = "nodata-ad"
 )
 
-// lateAfter is how long a sibling is waited for by tests that have a late one.
-// All other limits are out of the way of a slow machine.
+// lateAfter is the wait for a sibling in tests with a late one. All other limits
+// are long enough for a slow machine.
 const lateAfter = 20 * time.Millisecond
 
 // answerAs makes the reply of the given kind.
@@ -89,8 +89,7 @@ func answerAs(t testing.TB, ctx context.Context, m *dns.Msg, k kind) (*dns.Msg, 
 	return r, nil
 }
 
-// scripted answers each name by what its first two labels say: kind of A,
-// kind of AAAA.
+// scripted is a source with the kinds of answer of each name: for A and AAAA.
 type scripted struct {
 	t      testing.TB
 	mu     sync.Mutex
@@ -115,15 +114,15 @@ func (s *scripted) exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	return answerAs(s.t, ctx, m, k)
 }
 
-// counts is how often each question was asked.
+// counts is the number of times that each question was asked.
 func (s *scripted) counts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.asked)
 }
 
-// normaliseServer serves "." with the rule on for example.com. Nothing in its
-// cache expires.
+// normaliseServer serves "." with normalize for example.com. Its cache entries
+// do not expire.
 func normaliseServer(t testing.TB, c NormaliseConfig, src *scripted) *testServer {
 	t.Helper()
 	if c.Suffixes == nil {
@@ -264,11 +263,11 @@ func TestNormaliseModes(t *testing.T) {
 	}
 }
 
-// TestNormaliseTTL: the reply lives no longer than either half of the verdict.
+// TestNormaliseTTL: the TTL of the reply is at most that of both answers.
 func TestNormaliseTTL(t *testing.T) {
 	src := &scripted{zones: map[string][2]kind{"x.example.com.": {nodataSOA, fail}, "y.example.com.": {nodataSOA, nodata}}}
 	ts := normaliseServer(t, NormaliseConfig{Repair: true}, src)
-	for _, name := range []string{"x", "y"} { // sibling unknown; sibling without SOA is kept for 5 s
+	for _, name := range []string{"x", "y"} { // sibling unknown; sibling without SOA is stored for 5 s
 		r := ts.ask(t, "udp", query(name+".example.com.", dns.TypeA))
 		if len(r.Ns) != 1 || r.Ns[0].Header().Ttl > 5 {
 			t.Errorf("%s: %v", name, r)
@@ -276,9 +275,8 @@ func TestNormaliseTTL(t *testing.T) {
 	}
 }
 
-// TestNormaliseJoinsFlight: the sibling that the client has just asked for is
-// not asked for again.
-func TestNormaliseJoinsFlight(t *testing.T) {
+// TestNormaliseJoinsInflight: a sibling that is in flight is not asked for again.
+func TestNormaliseJoinsInflight(t *testing.T) {
 	var waiting sync.WaitGroup
 	waiting.Add(2)
 	src := &scripted{zones: map[string][2]kind{"x.example.com.": {nodata, nx}}}
@@ -300,8 +298,8 @@ func TestNormaliseJoinsFlight(t *testing.T) {
 	}
 }
 
-// TestNormaliseStaleData: a name whose address has expired, and whose upstream
-// is down, is not taken for one that does not exist.
+// TestNormaliseStaleData: a name with an expired address exists, while upstream
+// is down.
 func TestNormaliseStaleData(t *testing.T) {
 	now := &fakeClock{t: time.Now()}
 	c := cache.New(cache.Options{Now: now.Now}).Cache("x", cache.Policy{
@@ -337,8 +335,8 @@ func TestNormaliseStaleData(t *testing.T) {
 	}
 }
 
-// TestNormaliseLateSibling: NXDOMAIN for one type is not passed on while the
-// other type's answer, which may be data, is still on its way.
+// TestNormaliseLateSibling: the client does not get NXDOMAIN for one type while
+// the answer for the other type, which may be data, is late.
 func TestNormaliseLateSibling(t *testing.T) {
 	src := &scripted{zones: map[string][2]kind{"x.example.com.": {nx, data}}}
 	release := make(chan struct{})
@@ -358,8 +356,8 @@ func TestNormaliseLateSibling(t *testing.T) {
 	}
 }
 
-// TestFailureIsAskedOnce: that a source ran out of time is its failure, and no
-// reason for the waiting client to ask again.
+// TestFailureIsAskedOnce: after a timeout of a source, the waiting client does
+// not cause another query.
 func TestFailureIsAskedOnce(t *testing.T) {
 	var asked atomic.Int32
 	z := zone(".", newCache(t), func(context.Context, *dns.Msg) (*dns.Msg, error) {
@@ -380,14 +378,14 @@ func TestFailureIsAskedOnce(t *testing.T) {
 	}
 }
 
-// TestNormaliseStandIn: SERVFAIL for one type does not cost the client the
-// address that the name has of the other.
-func TestNormaliseStandIn(t *testing.T) {
+// TestNormaliseAnswersEmpty: the client gets an empty answer instead of SERVFAIL
+// for one type if the name has an address of the other type.
+func TestNormaliseAnswersEmpty(t *testing.T) {
 	src := &scripted{zones: map[string][2]kind{"x.example.com.": {data, fail}, "y.example.com.": {fail, fail}, "x.example.org.": {data, fail}}}
 	ts := normaliseServer(t, NormaliseConfig{Repair: true}, src)
 	for name, want := range map[string]int{
 		"x.example.com.": dns.RcodeSuccess,
-		"y.example.com.": dns.RcodeServerFailure, // nothing to stand in
+		"y.example.com.": dns.RcodeServerFailure, // no address of the other type
 		"x.example.org.": dns.RcodeServerFailure, // out of scope
 	} {
 		ts.ask(t, "udp", query(name, dns.TypeA))
@@ -400,8 +398,8 @@ func TestNormaliseStandIn(t *testing.T) {
 	}
 }
 
-// TestNormaliseProofAndStaleData: a proof that the name does not exist does
-// not stand beside data for it that is still served.
+// TestNormaliseProofAndStaleData: a proof that the name does not exist does not
+// count while stale data for it is served.
 func TestNormaliseProofAndStaleData(t *testing.T) {
 	now := &fakeClock{t: time.Now()}
 	src := &scripted{t: t, asked: make(map[string]int), zones: map[string][2]kind{"x.example.com.": {data, nsecNX}}}
@@ -422,12 +420,12 @@ func TestNormaliseProofAndStaleData(t *testing.T) {
 }
 
 // TestNormaliseProperty asks random zones in random order, concurrently, while
-// answers expire, and holds the invariant: never NXDOMAIN for one address type
-// while the other has data, fresh or stale; names out of scope, DO and CD see
-// what upstream said; other types too.
+// answers expire. It checks the invariant: never NXDOMAIN for one address type
+// while the other has data, fresh or stale. For names out of scope, DO, CD and
+// other types, clients get upstream's answer.
 func TestNormaliseProperty(t *testing.T) {
-	// An empty non-terminal and a name with MX only answer as nodataSOA does,
-	// a wildcard as data does.
+	// An empty non-terminal and a name with MX only are nodataSOA, a wildcard
+	// is data.
 	kinds := []kind{data, data, nodata, nodataSOA, nx, nxBare, alias, aliasNX, fail, late, referral, nsec, nodataAD}
 	rng := rand.New(rand.NewPCG(1, 2))
 	src := &scripted{t: t, zones: make(map[string][2]kind), asked: make(map[string]int)}
@@ -490,7 +488,7 @@ func checkInvariant(t *testing.T, ts *testServer, src *scripted, name string, qt
 	}[own]
 	switch {
 	case untouched && r.Rcode != upstream:
-		t.Errorf("%s %s %s/%s: %s, but it is not to be touched", name, dns.Type(qtype), own, other, dns.RcodeToString[r.Rcode])
+		t.Errorf("%s %s %s/%s: %s, want upstream's rcode", name, dns.Type(qtype), own, other, dns.RcodeToString[r.Rcode])
 	case !untouched && r.Rcode == dns.RcodeNameError && own != aliasNX && (own == data || other == data || other == alias || other == aliasNX):
 		t.Errorf("%s %s %s/%s: NXDOMAIN", name, dns.Type(qtype), own, other)
 	case own == data && len(r.Answer) != 1:
@@ -498,7 +496,7 @@ func checkInvariant(t *testing.T, ts *testServer, src *scripted, name string, qt
 	}
 }
 
-// TestNormaliseHitDoesNotAllocate: neither a judged hit nor one out of scope.
+// TestNormaliseHitDoesNotAllocate has judged hits and one out of scope.
 func TestNormaliseHitDoesNotAllocate(t *testing.T) {
 	src := &scripted{zones: map[string][2]kind{"x.example.com.": {nodata, nodata}, "y.example.com.": {nodata, data}, "z.example.org.": {nodata, data}}}
 	ts := normaliseServer(t, NormaliseConfig{Repair: true}, src)

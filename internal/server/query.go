@@ -18,7 +18,7 @@ const (
 	maxUDPSize = 1232 // RFC 9715 §3: crosses any path without fragmentation
 )
 
-// Header bits of octets 2 and 3, RFC 1035 §4.1.1 and RFC 4035 §3.1.6.
+// Header bits of bytes 2 and 3, RFC 1035 §4.1.1 and RFC 4035 §3.1.6.
 const (
 	flagQR     = 1 << 15
 	opcodeMask = 0xf << 11

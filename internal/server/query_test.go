@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 	set := func(off int, v ...byte) func([]byte) []byte {
 		return func(b []byte) []byte { copy(b[off:], v); return b }
 	}
-	longest := strings.Repeat(strings.Repeat("a", 63)+".", 3) + strings.Repeat("b", 61) + "." // 255 octets
+	longest := strings.Repeat(strings.Repeat("a", 63)+".", 3) + strings.Repeat("b", 61) + "." // 255 bytes
 	optAt := len(plain)                                                                       // same length of question
 	for _, c := range []struct {
 		name string
@@ -39,19 +39,19 @@ func TestParse(t *testing.T) {
 		{"longest name", pack(t, query(longest, dns.TypeA)), accept},
 		{"unknown type", pack(t, query("example.org.", 65280)), accept},
 		{"empty", nil, discard},
-		{"half a header", plain[:11], discard},
+		{"part of a header", plain[:11], discard},
 		{"a response", change(plain, set(2, 0x81)), discard},
 		{"header only, no question", change(plain[:12], set(4, 0, 0)), formErr},
-		{"header only, question promised", plain[:12], formErr},
+		{"header only, question counted", plain[:12], formErr},
 		{"two questions", change(plain, set(4, 0, 2)), formErr},
 		{"status opcode", change(plain, set(2, 2<<3)), notImp},
 		{"notify opcode", change(plain, set(2, 4<<3)), notImp},
 		{"opcode 15", change(plain, set(2, 15<<3)), notImp},
 		{"compressed question", change(plain, set(12, 0xc0, 12)), formErr},
 		{"label type 01", change(plain, set(12, 0x41)), formErr},
-		{"name over 255 octets", append(append(plain[:12:12], bytes.Repeat([]byte("\x3faaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffff012"), 4)...), 0, 0, 1, 0, 1), formErr},
-		{"question cut in its type", plain[:len(plain)-3], formErr},
-		{"an answer promised", change(plain, set(7, 1)), formErr},
+		{"name over 255 bytes", append(append(plain[:12:12], bytes.Repeat([]byte("\x3faaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffff012"), 4)...), 0, 0, 1, 0, 1), formErr},
+		{"question truncated in its type", plain[:len(plain)-3], formErr},
+		{"no answer, one counted", change(plain, set(7, 1)), formErr},
 		{"two OPT records", change(append(edns[:len(edns):len(edns)], edns[optAt:]...), set(11, 2)), formErr},
 		{"OPT not at the root", change(append(append(plain[:optAt:optAt], 1, 'x'), edns[optAt:]...), set(11, 1)), formErr},
 		{"OPT in the answer section", change(edns, set(6, 0, 1, 0, 0, 0, 0)), formErr},
@@ -91,8 +91,8 @@ func TestParseFields(t *testing.T) {
 	}
 }
 
-// TestParseTruncations cuts valid queries everywhere: only the whole is
-// accepted, and what has a header gets FORMERR.
+// TestParseTruncations truncates valid queries at every length. Only the whole
+// query is accepted. With a whole header, the verdict is FORMERR.
 func TestParseTruncations(t *testing.T) {
 	for _, m := range []*dns.Msg{
 		query("a.b.example.org.", dns.TypeA),
@@ -108,14 +108,14 @@ func TestParseTruncations(t *testing.T) {
 			}
 			q := Query{memory: new(lookupMemory)}
 			if got := q.parse(whole[:n]); got != want {
-				t.Errorf("%d of %d octets: verdict %d, want %d", n, len(whole), got, want)
+				t.Errorf("%d of %d bytes: verdict %d, want %d", n, len(whole), got, want)
 			}
 		}
 	}
 }
 
-// FuzzParse holds the parser against the library: what we accept it unpacks
-// to the same question, and every reply that we make of an error unpacks too.
+// FuzzParse compares the parser with the library. The library unpacks an accepted
+// query to the same question, and it unpacks every error reply.
 func FuzzParse(f *testing.F) {
 	f.Add(pack(f, query("www.example.org.", dns.TypeA)))
 	f.Add(pack(f, query("www.example.org.", dns.TypeAAAA, withEDNS(4096, true))))
@@ -143,7 +143,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("name %q, library says %q, %v", q.presentation(), name, err)
 		}
 		if len(q.name) != len(q.lower) || len(q.name) > maxNameLen {
-			t.Fatalf("name of %d octets", len(q.name))
+			t.Fatalf("name of %d bytes", len(q.name))
 		}
 	})
 }

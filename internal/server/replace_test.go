@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReplacedUnderTCP replaces the server of an address by another one beside it
-// while clients connect: what the kernel accepts for one that goes is answered. A
-// connection that is half open then may be reset, see TestSurge of package test;
-// and a client that stands still for drainWait finds its connection closed.
+// TestReplacedUnderTCP replaces the server of an address by another server while
+// clients connect. Connections that the kernel accepts for the old server are
+// answered. A connection that is half open then may be reset, see TestSurge of
+// package test. The connection of a client that is idle for drainWait is closed.
 func TestReplacedUnderTCP(t *testing.T) {
 	const times, tolerated = 50, 5
 	addr := nextAddr()
@@ -49,7 +49,7 @@ func TestReplacedUnderTCP(t *testing.T) {
 	}
 	for range times {
 		next := serveAlso(t, addr)
-		for until := asked.Load() + 10; asked.Load() < until; { // so that both have some
+		for until := asked.Load() + 10; asked.Load() < until; { // so that both get some
 			if err := askVersion(addr); err != nil && !wasClosed(err) {
 				t.Fatal(err)
 			}
@@ -73,7 +73,7 @@ func wasClosed(err error) bool {
 	return errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) || errors.Is(err, io.EOF)
 }
 
-// serveAlso starts a server on an address that another one may have, too.
+// serveAlso starts a server on an address that another server may have, too.
 func serveAlso(t *testing.T, addr netip.AddrPort) *Server {
 	t.Helper()
 	m, err := NewMetrics(prometheus.NewRegistry(), 1)
@@ -87,7 +87,7 @@ func serveAlso(t *testing.T, addr netip.AddrPort) *Server {
 	return s
 }
 
-// askVersion asks over TCP what a server without zones answers.
+// askVersion sends a query over TCP that a server without zones answers.
 func askVersion(addr netip.AddrPort) error {
 	m := new(dns.Msg).SetQuestion("version.bind.", dns.TypeTXT)
 	m.Question[0].Qclass = dns.ClassCHAOS

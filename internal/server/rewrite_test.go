@@ -28,7 +28,7 @@ func steps(rules ...action.RewriteRule) *action.Rewrite {
 	return w
 }
 
-// rewriteRecords is what the source behind TestRewrite knows.
+// rewriteRecords are the records of the source in TestRewrite.
 func rewriteRecords() []string {
 	return []string{
 		"new.example.org. 300 IN A 192.0.2.1",
@@ -55,7 +55,7 @@ func TestRewrite(t *testing.T) {
 	}{
 		{"exact", steps(name(exactly("old.example.org."), "new.example.org.", true)), "OLD.example.org.", dns.TypeA,
 			"NOERROR; old.example.org. A 192.0.2.1"},
-		{"no rule is for it", steps(name(exactly("old.example.org."), "new.example.org.", true)), "new.example.org.", dns.TypeA,
+		{"no rule matches", steps(name(exactly("old.example.org."), "new.example.org.", true)), "new.example.org.", dns.TypeA,
 			"NOERROR; new.example.org. A 192.0.2.1"},
 		{"prefix", steps(name(action.NameMatch{Kind: action.MatchPrefix, Text: "old."}, "new.", true)), "old.example.org.", dns.TypeA,
 			"NOERROR; old.example.org. A 192.0.2.1"},
@@ -70,9 +70,9 @@ func TestRewrite(t *testing.T) {
 		{"regex", steps(name(matching(`^(.*)\.re\.example\.org\.$`), "{1}.rx.example.org.", false,
 			answer(false, `(.*)\.rx\.example\.org\.`, "{1}.re.example.org."), answer(true, `(.*)\.values\.(.*)`, "{1}.v.{2}"))),
 			"abc.re.example.org.", dns.TypeA, "NOERROR; abc.re.example.org. CNAME abc.v.example.org."},
-		{"the name that does not exist", steps(name(exactly("old.example.org."), "none.example.org.", true)), "old.example.org.", dns.TypeA,
+		{"a name that does not exist", steps(name(exactly("old.example.org."), "none.example.org.", true)), "old.example.org.", dns.TypeA,
 			"NXDOMAIN"},
-		{"no domain name", steps(name(matching(`^(.*)\.example\.org\.$`), "{1}..example.org.", false)), "a.example.org.", dns.TypeA,
+		{"not a domain name", steps(name(matching(`^(.*)\.example\.org\.$`), "{1}..example.org.", false)), "a.example.org.", dns.TypeA,
 			"SERVFAIL"},
 		{"a name that is too long", steps(name(matching(`^(.*)\.example\.org\.$`), strings.Repeat("{1}.", 4)+"example.org.", false)),
 			strings.Repeat("a", 63) + ".example.org.", dns.TypeA, "SERVFAIL"},
@@ -84,7 +84,7 @@ func TestRewrite(t *testing.T) {
 			"NOERROR; www.new.example.org. CNAME svc.new.example.org.; svc.new.example.org. SRV 1 2 80 target.new.example.org."},
 		{"cname to a zone that is not served", steps(action.RewriteCNAME{Match: exactly("new.example.org."), To: "www.example.net."}), "www.new.example.org.", dns.TypeA,
 			"NOERROR; www.new.example.org. CNAME new.example.org."},
-		{"cname to no name", steps(action.RewriteCNAME{Match: ending(".example.org."), To: "..x"}), "www.new.example.org.", dns.TypeA,
+		{"cname to an invalid name", steps(action.RewriteCNAME{Match: ending(".example.org."), To: "..x"}), "www.new.example.org.", dns.TypeA,
 			"NOERROR; www.new.example.org. CNAME new.example.org."},
 		{"the first that applies stops", steps(
 			name(exactly("old.example.org."), "new.example.org.", true), name(exactly("new.example.org."), "none.example.org.", true),
@@ -99,7 +99,7 @@ func TestRewrite(t *testing.T) {
 			ts, _ := actionServer(t, &Actions{Rewrite: tt.w}, rewriteRecords()...)
 			for _, round := range []string{"miss", "hit"} {
 				r := ts.ask(t, "udp", query(tt.name, tt.qtype))
-				if got := gist(r); got != tt.want {
+				if got := summary(r); got != tt.want {
 					t.Errorf("%s: got %q, want %q", round, got, tt.want)
 				}
 				if q := r.Question[0]; q.Name != tt.name || q.Qtype != tt.qtype {
@@ -110,8 +110,8 @@ func TestRewrite(t *testing.T) {
 	}
 }
 
-// TestRewriteShares wants one upstream query for names that are rewritten to
-// one, and for that name itself: the cache stands behind the rewriting.
+// TestRewriteShares wants one upstream query for a name and for the names that
+// are rewritten to it: rewriting comes before the cache.
 func TestRewriteShares(t *testing.T) {
 	w := steps(action.RewriteName{Match: ending(".old.example.org."), To: ".example.org.", Auto: true})
 	ts, src := actionServer(t, &Actions{Rewrite: w}, rewriteRecords()...)
@@ -120,7 +120,7 @@ func TestRewriteShares(t *testing.T) {
 			t.Errorf("%s: %v", name, r.Answer)
 		}
 	}
-	if n := src.counted.Load(); n != 1 {
+	if n := src.asked.Load(); n != 1 {
 		t.Errorf("%d questions reached the source, want 1", n)
 	}
 }
@@ -139,14 +139,14 @@ func TestRewriteTTL(t *testing.T) {
 	}
 }
 
-// TestRewriteBits holds the reply to the client's EDNS and DNSSEC wishes. What
-// was changed is not authentic.
+// TestRewriteBits: the reply has the EDNS and DNSSEC bits that the client asked
+// for. A changed reply has no AD.
 func TestRewriteBits(t *testing.T) {
 	src := sourceFunc(func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 		r := reply(t, m, m.Question[0].Name+" 60 IN A 192.0.2.1")
 		r.AuthenticatedData, r.Authoritative = true, true
 		if opt := m.IsEdns0(); (opt != nil && opt.Do()) != m.CheckingDisabled {
-			t.Errorf("DO and CD are not as the client has them: %v", m)
+			t.Errorf("DO and CD differ from the client's: %v", m)
 		}
 		return r, nil
 	})
@@ -187,7 +187,7 @@ func TestRewriteClass(t *testing.T) {
 	m := query("new.example.org.", dns.TypeA)
 	m.Question[0].Qclass = dns.ClassCHAOS
 	r := ts.ask(t, "udp", m)
-	if r.Question[0].Qclass != dns.ClassCHAOS || gist(r) != "NOERROR; new.example.org. A 192.0.2.1" {
+	if r.Question[0].Qclass != dns.ClassCHAOS || summary(r) != "NOERROR; new.example.org. A 192.0.2.1" {
 		t.Errorf("reply %v", r)
 	}
 	transfer := query("example.org.", dns.TypeAXFR)
@@ -198,7 +198,7 @@ func TestRewriteClass(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := Ask(ctx, ts.addr); err != nil {
-		t.Errorf("ask ourselves: %v", err)
+		t.Errorf("Ask: %v", err)
 	}
 	m.Question[0].Qclass = dns.ClassHESIOD
 	if r := ts.ask(t, "udp", m); r.Rcode != dns.RcodeRefused {
@@ -206,7 +206,7 @@ func TestRewriteClass(t *testing.T) {
 	}
 }
 
-// options is a source that answers with the options it was asked with.
+// options is a source that answers with the options of the query.
 type options struct {
 	t     testing.TB
 	asked atomic.Int64
@@ -242,7 +242,7 @@ func TestRewriteEDNS0(t *testing.T) {
 		w     *action.Rewrite
 		opt   func(*dns.Msg)
 		want  string
-		asked int64 // of two times
+		asked int64 // questions to upstream, of two
 	}{
 		{"set", steps(rule(action.EDNS0Set)), none, "65001=78", 1},
 		{"set over the client's", steps(rule(action.EDNS0Set)), sent("c"), "65001=78", 2},

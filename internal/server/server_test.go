@@ -41,7 +41,7 @@ func example(t testing.TB) sourceFunc {
 			r.AuthenticatedData = true
 			return r, nil
 		}
-		return nil, &upstream.Error{EDE: 22, Err: errors.New("nobody is there")}
+		return nil, &upstream.Error{EDE: 22, Err: errors.New("upstream is down")}
 	}
 }
 
@@ -128,7 +128,7 @@ func TestTruncationKeepsWhatFits(t *testing.T) {
 		r.Compress = true
 		record := dns.Len(r.Answer[0]) - len("big.example.org.") + 1
 		if got := r.Len(); !r.Truncated || got > c.limit || got+record <= c.limit {
-			t.Errorf("limit %d: %d octets, TC %t, %d records", c.limit, got, r.Truncated, len(r.Answer))
+			t.Errorf("limit %d: %d bytes, TC %t, %d records", c.limit, got, r.Truncated, len(r.Answer))
 		}
 	}
 	if r := ts.ask(t, "tcp", query("big.example.org.", dns.TypeTXT)); r.Truncated || len(r.Answer) != 60 {
@@ -136,8 +136,8 @@ func TestTruncationKeepsWhatFits(t *testing.T) {
 	}
 }
 
-// TestReplyFromAskedAddress serves the wildcard and asks three of the host's
-// addresses: a connected socket takes only replies from where it asked.
+// TestReplyFromAskedAddress serves the wildcard and asks three addresses of the
+// host. A connected socket accepts replies from the asked address only.
 func TestReplyFromAskedAddress(t *testing.T) {
 	for _, wild := range []string{"0.0.0.0", "::"} {
 		t.Run(wild, func(t *testing.T) {
@@ -245,10 +245,9 @@ func TestTooManyMissesGetServfail(t *testing.T) {
 	}
 }
 
-// TestPanicIsServfail: one bad query does not end the node's DNS.
-// TestTooManyUnderWayIsForgotten: a question that was turned away for want of
-// room is asked when it comes again, other than one that upstream has failed.
-func TestTooManyUnderWayIsForgotten(t *testing.T) {
+// TestOverloadIsNotStored: a question that failed because of an overload of this
+// process is asked again. A failure of upstream is stored.
+func TestOverloadIsNotStored(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
 		want int
@@ -271,6 +270,7 @@ func TestTooManyUnderWayIsForgotten(t *testing.T) {
 	}
 }
 
+// TestPanicIsServfail: one bad query does not end the node's DNS.
 func TestPanicIsServfail(t *testing.T) {
 	ts := newTestServer(t, Config{}, zone("example.org.", newCache(t), func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 		if strings.HasPrefix(m.Question[0].Name, "boom") {
@@ -286,8 +286,8 @@ func TestPanicIsServfail(t *testing.T) {
 	}
 }
 
-// TestStaleVerify: an expired answer is used when the source fails, and not
-// before; a fresh NXDOMAIN replaces it (RFC 8767 §4).
+// TestStaleVerify: clients get an expired answer only if the source fails. A
+// fresh NXDOMAIN replaces it (RFC 8767 §4).
 func TestStaleVerify(t *testing.T) {
 	now := &fakeClock{t: time.Now()}
 	c := cache.New(cache.Options{Now: now.Now}).Cache("x", cache.Policy{
@@ -329,7 +329,7 @@ func TestStaleVerify(t *testing.T) {
 	}
 }
 
-// fakeClock is a clock that stands still.
+// fakeClock is a clock that moves only with advance.
 type fakeClock struct {
 	mu sync.Mutex
 	t  time.Time
@@ -347,8 +347,8 @@ func (c *fakeClock) advance(d time.Duration) {
 	c.t = c.t.Add(d)
 }
 
-// TestPipelining sends a slow query first and 99 fast ones behind it on one
-// connection; the slow one is answered last.
+// TestPipelining sends a slow query and then 99 fast ones on one connection. The
+// slow one is answered last.
 func TestPipelining(t *testing.T) {
 	release := make(chan struct{})
 	ts := newTestServer(t, Config{}, zone("example.org.", nil, func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
@@ -394,7 +394,7 @@ func dialTCP(t *testing.T, ts *testServer) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// TestTCPFraming writes single octets, half-closes and still gets the answer.
+// TestTCPFraming writes single bytes, half-closes and still gets the answer.
 func TestTCPFraming(t *testing.T) {
 	ts := newTestServer(t, Config{}, zone("example.org.", newCache(t), example(t)))
 	c := dialTCP(t, ts)
@@ -416,16 +416,16 @@ func TestTCPFraming(t *testing.T) {
 	}
 }
 
-// TestTCPRepliesAreFlushed: the reply to a whole query does not wait for the
-// rest of a frame that never comes, or for one that is no query.
+// TestTCPRepliesAreFlushed: the reply to a query does not wait for the rest of
+// the next frame, which never arrives, or for a frame that is no query.
 func TestTCPRepliesAreFlushed(t *testing.T) {
 	ts := newTestServer(t, Config{}, zone("example.org.", newCache(t), example(t)))
-	ts.ask(t, "udp", query("www.example.org.", dns.TypeA)) // from now on a hit
+	ts.ask(t, "udp", query("www.example.org.", dns.TypeA)) // later queries are hits
 	msg := pack(t, query("www.example.org.", dns.TypeA))
 	frame := append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...)
 	response := append([]byte(nil), frame...)
 	response[4] |= 0x80
-	for name, next := range map[string][]byte{"a part of the next": frame[:7], "a response": response} {
+	for name, next := range map[string][]byte{"a part of the next query": frame[:7], "a response": response} {
 		c := dialTCP(t, ts)
 		if _, err := c.Write(append(append([]byte(nil), frame...), next...)); err != nil {
 			t.Fatal(err)
@@ -437,8 +437,8 @@ func TestTCPRepliesAreFlushed(t *testing.T) {
 	}
 }
 
-// TestTCPHugeFrame: a frame longer than any query gets FORMERR and the
-// connection goes on.
+// TestTCPHugeFrame: a frame longer than any query gets FORMERR, and the
+// connection stays open.
 func TestTCPHugeFrame(t *testing.T) {
 	ts := newTestServer(t, Config{}, zone("example.org.", newCache(t), example(t)))
 	c := &dns.Conn{Conn: dialTCP(t, ts)}
@@ -456,8 +456,8 @@ func TestTCPHugeFrame(t *testing.T) {
 	}
 }
 
-// TestShutdownAnswersWhatWasSent: queries that are in the kernel's buffers, or
-// still to be sent when the client cannot know, are answered.
+// TestShutdownAnswersWhatWasSent: Shutdown answers queries in the kernel's
+// buffers, and those that clients have sent before they could know.
 func TestShutdownAnswersWhatWasSent(t *testing.T) {
 	for range 5 {
 		ts := newTestServer(t, Config{}, zone("example.org.", newCache(t), example(t)))
@@ -481,7 +481,7 @@ func TestShutdownAnswersWhatWasSent(t *testing.T) {
 	}
 }
 
-// TestCutAnswerOverTCP: a client that came by TCP cannot be sent to TCP.
+// TestCutAnswerOverTCP: TC cannot refer a TCP client to TCP, so it gets SERVFAIL.
 func TestCutAnswerOverTCP(t *testing.T) {
 	ts := newTestServer(t, Config{}, zone("example.org.", newCache(t), func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 		r := reply(t, m)
@@ -496,7 +496,7 @@ func TestCutAnswerOverTCP(t *testing.T) {
 	}
 }
 
-// TestTCPLimitPerClient: one client at its limit leaves room for others.
+// TestTCPLimitPerClient: other clients can connect while one is at its limit.
 func TestTCPLimitPerClient(t *testing.T) {
 	limits := defaultTCP
 	limits.PerClient = 1
@@ -527,7 +527,7 @@ func TestTCPLimitPerClient(t *testing.T) {
 	}
 }
 
-// TestTCPLimit closes what comes above the limit and serves the rest.
+// TestTCPLimit: connections above the limit are closed, others are served.
 func TestTCPLimit(t *testing.T) {
 	limits := defaultTCP
 	limits.Connections = 2
@@ -553,13 +553,13 @@ func TestTCPLimit(t *testing.T) {
 			}
 		}
 		if t.Context().Err() != nil {
-			t.Fatal("no room after a connection had ended")
+			t.Fatal("no new connection after one has ended")
 		}
 	}
 }
 
-// TestApplyKeepsSockets changes the zones and an address under load; not one
-// query is lost.
+// TestApplyKeepsSockets changes the zones and an address under load. No query is
+// lost.
 func TestApplyKeepsSockets(t *testing.T) {
 	mk := func() *Zone { return zone("example.org.", newCache(t), example(t)) }
 	ts := newTestServer(t, Config{}, mk())
@@ -601,10 +601,10 @@ func TestApplyKeepsSockets(t *testing.T) {
 	wg.Wait()
 }
 
-// TestApplyIsAllOrNothing: an address that cannot be opened changes nothing.
+// TestApplyIsAllOrNothing: if an address cannot be opened, nothing changes.
 func TestApplyIsAllOrNothing(t *testing.T) {
 	ts := newTestServer(t, Config{}, zone("example.org.", newCache(t), example(t)))
-	bad := netip.MustParseAddrPort("203.0.113.1:5300") // not ours
+	bad := netip.MustParseAddrPort("203.0.113.1:5300") // not an address of this host
 	err := ts.Apply(t.Context(), []Binding{
 		{Addr: nextAddr(), Zones: []*Zone{zone("example.com.", nil, example(t))}},
 		{Addr: bad, Zones: []*Zone{zone("example.com.", nil, example(t))}},
@@ -619,7 +619,7 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 }
 
 // TestHandOver moves an address from one Server to another, as in a surge
-// upgrade, with queries in flight all the time: none is lost.
+// upgrade, under load. No query is lost.
 func TestHandOver(t *testing.T) {
 	mk := func() *Zone { return zone("example.org.", newCache(t), example(t)) }
 	ts := newTestServer(t, Config{}, mk())
@@ -653,7 +653,7 @@ func TestHandOver(t *testing.T) {
 		}
 		old = next
 		for before := asked.Load(); asked.Load() < before+20; {
-			time.Sleep(time.Millisecond) // until the new one has been asked
+			time.Sleep(time.Millisecond) // until the new server has got queries
 		}
 	}
 	close(stop)
@@ -703,15 +703,16 @@ func TestLoopProbe(t *testing.T) {
 	ok.Loop = NewLoopProbe(ok.Name)
 	ts = newTestServer(t, Config{}, z, ok)
 	if !z.Loop.Run(t.Context(), z) {
-		t.Error("loop not seen")
+		t.Error("loop not detected")
 	}
 	if ok.Loop.Run(t.Context(), ok) {
-		t.Error("loop seen where there is none")
+		t.Error("loop detected without a loop")
 	}
 }
 
-// newPrefetching is a server with a clock of its own, of the zone example.org, that
-// prefetches names that were asked for twice. Each question to upstream is told.
+// newPrefetching makes a server for example.org with a fake clock. It prefetches
+// names that were asked for twice. The channel gets a value for each question to
+// upstream.
 func newPrefetching(t *testing.T) (*fakeClock, *testServer, <-chan struct{}) {
 	t.Helper()
 	now := &fakeClock{t: time.Now()}
@@ -727,8 +728,8 @@ func newPrefetching(t *testing.T) (*fakeClock, *testServer, <-chan struct{}) {
 	return now, ts, asked
 }
 
-// TestRefreshPrefetches: a popular name is asked for again before it expires,
-// and its clients never wait.
+// TestRefreshPrefetches: a popular name is refreshed before it expires, and its
+// clients never wait.
 func TestRefreshPrefetches(t *testing.T) {
 	now, ts, asked := newPrefetching(t)
 	for range 3 {

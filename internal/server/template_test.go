@@ -11,8 +11,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/server/action"
 )
 
-// templateServer serves zones with templates in front of a source that answers
-// everything with one TXT record.
+// templateServer serves templates before a source that answers every question
+// with one TXT record.
 func templateServer(t *testing.T, configs ...action.TemplateConfig) *testServer {
 	t.Helper()
 	for i := range configs {
@@ -56,15 +56,15 @@ func TestTemplate(t *testing.T) {
 		{"another type", []action.TemplateConfig{{Type: dns.TypeAAAA}}, "a.example.org.", dns.TypeTXT, next("a.example.org.")},
 		{"another class", []action.TemplateConfig{{Class: dns.ClassCHAOS, Type: dns.TypeANY}}, "a.example.org.", dns.TypeTXT, next("a.example.org.")},
 		{"another zone", []action.TemplateConfig{{Type: dns.TypeANY, Zones: []string{"example.net."}}}, "a.example.org.", dns.TypeTXT, next("a.example.org.")},
-		{"no pattern holds", []action.TemplateConfig{{Type: dns.TypeANY, Patterns: re(`^x`)}}, "a.example.org.", dns.TypeTXT, "SERVFAIL"},
+		{"no pattern matches", []action.TemplateConfig{{Type: dns.TypeANY, Patterns: re(`^x`)}}, "a.example.org.", dns.TypeTXT, "SERVFAIL"},
 		{"falls through", []action.TemplateConfig{{Type: dns.TypeANY, Patterns: re(`^x`), Fallthrough: []string{"."}}}, "a.example.org.", dns.TypeTXT, next("a.example.org.")},
 		{"falls through elsewhere", []action.TemplateConfig{{Type: dns.TypeANY, Patterns: re(`^x`), Fallthrough: []string{"example.net."}}}, "a.example.org.", dns.TypeTXT, "SERVFAIL"},
 		{"the second one", []action.TemplateConfig{{Type: dns.TypeANY, Patterns: re(`^x`), Fallthrough: []string{"."}}, {Type: dns.TypeANY, Rcode: dns.RcodeNameError}},
 			"a.example.org.", dns.TypeA, "NXDOMAIN"},
 		{"rcode", []action.TemplateConfig{{Type: dns.TypeANY, Rcode: dns.RcodeRefused}}, "a.example.org.", dns.TypeA, "REFUSED"},
 		{"SERVFAIL", []action.TemplateConfig{{Type: dns.TypeANY, Rcode: dns.RcodeServerFailure, Answer: []string{"a. 1 IN A 192.0.2.1"}}}, "a.example.org.", dns.TypeA, "SERVFAIL"},
-		{"no record", []action.TemplateConfig{{Type: dns.TypeANY, Answer: []string{"{{ .Name }} IN A here"}}}, "a.example.org.", dns.TypeA, "SERVFAIL"},
-		{"nothing", []action.TemplateConfig{{Type: dns.TypeANY, Answer: []string{"{{/* none */}}"}}}, "a.example.org.", dns.TypeA, "SERVFAIL"},
+		{"invalid record", []action.TemplateConfig{{Type: dns.TypeANY, Answer: []string{"{{ .Name }} IN A here"}}}, "a.example.org.", dns.TypeA, "SERVFAIL"},
+		{"empty record", []action.TemplateConfig{{Type: dns.TypeANY, Answer: []string{"{{/* none */}}"}}}, "a.example.org.", dns.TypeA, "SERVFAIL"},
 		{"a template that fails", []action.TemplateConfig{{Type: dns.TypeANY, Answer: []string{"{{ index .Match 7 }}"}}}, "a.example.org.", dns.TypeA, "SERVFAIL"},
 		{"CNAME followed", []action.TemplateConfig{
 			{Type: dns.TypeA, Zones: []string{"a.example.org."}, Answer: []string{"{{ .Name }} 60 IN CNAME b.example.org."}},
@@ -76,7 +76,7 @@ func TestTemplate(t *testing.T) {
 		t.Run(tt.about, func(t *testing.T) {
 			ts := templateServer(t, tt.configs...)
 			for _, round := range []string{"miss", "hit"} {
-				if got := gist(ts.ask(t, "udp", query(tt.name, tt.qtype))); got != tt.want {
+				if got := summary(ts.ask(t, "udp", query(tt.name, tt.qtype))); got != tt.want {
 					t.Errorf("%s: got %q, want %q", round, got, tt.want)
 				}
 			}
@@ -95,7 +95,8 @@ func TestTemplateSections(t *testing.T) {
 	}
 }
 
-// TestTemplateEDE wants the error with every reply, not only with the first.
+// TestTemplateEDE wants the Extended DNS Error in every reply, not only in the
+// first.
 func TestTemplateEDE(t *testing.T) {
 	ts := templateServer(t, action.TemplateConfig{Type: dns.TypeA, Rcode: dns.RcodeNameError, EDE: &action.ReplyEDE{Code: 17, Text: "no"}})
 	for range 3 {
@@ -105,7 +106,7 @@ func TestTemplateEDE(t *testing.T) {
 		}
 	}
 	if r := ts.ask(t, "udp", query("a.example.org.", dns.TypeA)); r.IsEdns0() != nil {
-		t.Error("an OPT record that nobody asked for")
+		t.Error("an OPT record that the client did not ask for")
 	}
 }
 
@@ -115,15 +116,15 @@ func TestTemplateRemote(t *testing.T) {
 	for range 2 {
 		for i := 1; i <= 2; i++ {
 			ip := fmt.Sprintf("127.0.0.%d", i)
-			if r := ts.askFrom(t, ip, query("a.example.org.", dns.TypeA)); gist(r) != "NOERROR; a.example.org. A "+ip {
-				t.Errorf("%s: %s", ip, gist(r))
+			if r := ts.askFrom(t, ip, query("a.example.org.", dns.TypeA)); summary(r) != "NOERROR; a.example.org. A "+ip {
+				t.Errorf("%s: %s", ip, summary(r))
 			}
 		}
 	}
 }
 
-// TestTemplateCircle follows CNAMEs in a circle, which ends.
-func TestTemplateCircle(t *testing.T) {
+// TestTemplateCycle: following a cycle of CNAMEs ends.
+func TestTemplateCycle(t *testing.T) {
 	ts := templateServer(t,
 		action.TemplateConfig{Type: dns.TypeA, Zones: []string{"a.example.org."}, Answer: []string{"{{ .Name }} 60 IN CNAME b.example.org."}},
 		action.TemplateConfig{Type: dns.TypeA, Zones: []string{"b.example.org."}, Answer: []string{"{{ .Name }} 60 IN CNAME a.example.org."}},

@@ -39,9 +39,9 @@ func reply(t testing.TB, m *dns.Msg, records ...string) *dns.Msg {
 	return r
 }
 
-// addrs hands out loopback addresses, each once in a process, and as a rule
-// other ones in each process: ports are shared, so tests that met on one would
-// take each other's queries.
+// addrs counts loopback addresses. Each is used once in a process, and other
+// processes use other ones as a rule. Tests with the same address would get each
+// other's queries, because ports are shared.
 var addrs atomic.Uint32
 
 func nextAddr() netip.AddrPort {
@@ -58,7 +58,7 @@ type testServer struct {
 	reg  *prometheus.Registry
 }
 
-// newTestServer serves zones, drained at the end of the test.
+// newTestServer serves zones until the end of the test.
 func newTestServer(t testing.TB, c Config, zones ...*Zone) *testServer {
 	t.Helper()
 	ts := &testServer{addr: nextAddr(), reg: prometheus.NewRegistry()}
@@ -90,7 +90,7 @@ func newTestServer(t testing.TB, c Config, zones ...*Zone) *testServer {
 // newCache is a cache with CoreDNS's bounds.
 func newCache(t testing.TB) *cache.Cache { return cacheAt(t, nil) }
 
-// cacheAt is newCache with a clock.
+// cacheAt is newCache with the given clock.
 func cacheAt(t testing.TB, now func() time.Time) *cache.Cache {
 	t.Helper()
 	return cache.New(cache.Options{Bytes: 8 << 20, Now: now}).Cache(t.Name(), cache.Policy{

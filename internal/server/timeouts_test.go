@@ -45,7 +45,8 @@ func TestMaxTCPQueries(t *testing.T) {
 }
 
 // TestTCPTimeouts waits for the connection to be closed, before and after the
-// first query. That Read and Idle differ shows by which one it was.
+// first query. Only one of Read and Idle is short, so only that one can close
+// it.
 func TestTCPTimeouts(t *testing.T) {
 	const never = time.Hour
 	c := dialDNS(t, timeoutServer(t, TCPTimeouts{Read: 50 * time.Millisecond, Idle: never}))
