@@ -2,11 +2,11 @@ package netsetup
 
 import (
 	"errors"
-	"maps"
 	"net/netip"
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -14,7 +14,7 @@ import (
 // Limits of Outside.
 const (
 	outsideTTL   = 30 * time.Second // of a result
-	outsideCache = 4096             // results
+	outsideCache = 4096             // results inside, and as many outside
 	outsideRate  = 500              // route lookups per second
 )
 
@@ -24,21 +24,16 @@ const (
 //
 // It looks up at most outsideRate routes a second, so that a flood of spoofed
 // addresses costs little. During a flood, an address without a cached result is
-// outside.
+// outside. Results of addresses outside, which are easy to spoof, never evict
+// results of addresses inside.
 type Outside struct {
 	now    func() time.Time
 	routes *netlink.Handle
 
-	mu      sync.Mutex // guards:
-	cache   map[netip.Addr]location
-	lookups int       // since second
-	second  time.Time // when counting lookups began
-}
-
-// location is a cached result.
-type location struct {
-	outside bool
-	until   time.Time
+	mu              sync.Mutex                            // guards:
+	inside, outside *simplelru.LRU[netip.Addr, time.Time] // expiry of results
+	lookups         int                                   // since second
+	second          time.Time                             // when counting lookups began
 }
 
 // NewOutside opens the rtnetlink socket of the caller's network namespace. It
@@ -52,7 +47,9 @@ func NewOutside(now func() time.Time) (*Outside, error) {
 }
 
 func newOutside(k *kernel, now func() time.Time) *Outside {
-	return &Outside{now: now, routes: k.links, cache: make(map[netip.Addr]location)}
+	inside, _ := simplelru.NewLRU[netip.Addr, time.Time](outsideCache, nil) // fails only for size 0
+	outside, _ := simplelru.NewLRU[netip.Addr, time.Time](outsideCache, nil)
+	return &Outside{now: now, routes: k.links, inside: inside, outside: outside}
 }
 
 // Has reports whether a is outside. a must not be an IPv4-mapped IPv6 address.
@@ -63,29 +60,23 @@ func (o *Outside) Has(a netip.Addr) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := o.now()
-	l, ok := o.cache[a]
-	if ok && now.Before(l.until) {
-		return l.outside
+	if expiry, ok := o.inside.Get(a); ok && now.Before(expiry) {
+		return false
+	}
+	if expiry, ok := o.outside.Get(a); ok && now.Before(expiry) {
+		return true
 	}
 	if !o.mayLookUp(now) {
-		return !ok || l.outside
+		return !o.inside.Contains(a)
 	}
-	if len(o.cache) >= outsideCache {
-		o.evict()
+	to, from := o.inside, o.outside
+	outside := o.lookUp(a)
+	if outside {
+		to, from = from, to
 	}
-	l = location{o.lookUp(a), now.Add(outsideTTL)}
-	o.cache[a] = l
-	return l.outside
-}
-
-// evict removes the addresses that are outside, since they may be spoofed. If
-// there are none, it removes all.
-func (o *Outside) evict() {
-	before := len(o.cache)
-	maps.DeleteFunc(o.cache, func(_ netip.Addr, l location) bool { return l.outside })
-	if len(o.cache) == before {
-		clear(o.cache)
-	}
+	from.Remove(a)
+	to.Add(a, now.Add(outsideTTL))
+	return outside
 }
 
 // mayLookUp counts a lookup and applies the limit.

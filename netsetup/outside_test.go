@@ -105,7 +105,13 @@ func TestOutsideLimitsLookups(t *testing.T) {
 		now = now.Add(time.Second / outsideRate)
 		o.Has(netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}))
 	}
-	if n := len(o.cache); n > outsideCache {
+	if n := o.outside.Len(); n > outsideCache {
 		t.Errorf("%d results cached, want at most %d", n, outsideCache)
+	}
+	for i := range outsideRate { // no lookup is left in this second
+		o.Has(netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}))
+	}
+	if o.Has(pod) {
+		t.Error("spoofed addresses evicted the pod")
 	}
 }
