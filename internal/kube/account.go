@@ -14,22 +14,21 @@ import (
 	"time"
 )
 
-// AccountDir is where a pod finds its service account.
+// AccountDir is the directory of the service account in a pod.
 const AccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// ErrNoAccount says that there is no API server to ask, or nobody to ask as.
+// ErrNoAccount means that the process does not run in a pod with a service
+// account.
 var ErrNoAccount = errors.New("no service account")
 
-// Account says where the API server is, and holds the files by which it and we
-// know each other.
+// Account is the address of the API server and the credentials for it.
 type Account struct {
 	Server string // host:port
 	Dir    string // of token and ca.crt; both may be replaced at any time
 }
 
-// InCluster is the account of the pod that the process runs in, by its
-// environment. It is ErrNoAccount where that names no API server, or where dir
-// has no token.
+// InCluster returns the account of the pod that the process runs in. It returns
+// ErrNoAccount if the environment has no API server or dir has no token.
 func InCluster(getenv func(string) string, dir string) (Account, error) {
 	host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -51,8 +50,8 @@ func (a Account) token() (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// client trusts what ca.crt names now. A connection on which nothing comes is
-// probed, so that an API server that vanished is noticed within 45 s.
+// client trusts the certificates in ca.crt. It pings idle connections, so that it
+// detects a lost API server within 45 s.
 func (a Account) client() (*http.Client, error) {
 	pem, err := os.ReadFile(filepath.Join(a.Dir, "ca.crt"))
 	if err != nil {
@@ -60,7 +59,7 @@ func (a Account) client() (*http.Client, error) {
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("service account: %s holds no certificate", filepath.Join(a.Dir, "ca.crt"))
+		return nil, fmt.Errorf("service account: %s contains no certificate", filepath.Join(a.Dir, "ca.crt"))
 	}
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	return &http.Client{Transport: &http.Transport{

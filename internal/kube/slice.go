@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// endpointSlice is what we read of a discovery.k8s.io/v1 EndpointSlice.
+// endpointSlice has the fields of a discovery.k8s.io/v1 EndpointSlice that we use.
 type endpointSlice struct {
 	Metadata    meta       `json:"metadata"`
 	AddressType string     `json:"addressType"` // IPv4, IPv6 or FQDN
@@ -30,7 +30,7 @@ type endpoint struct {
 	} `json:"hints"`
 }
 
-// conditions are nil where unknown.
+// conditions are nil if unknown.
 type conditions struct {
 	Ready       *bool `json:"ready"`
 	Serving     *bool `json:"serving"`
@@ -43,17 +43,16 @@ type port struct {
 	Protocol string `json:"protocol"`
 }
 
-// ready: unknown counts as ready.
+// ready also returns true if unknown.
 func (c conditions) ready() bool { return c.Ready == nil || *c.Ready }
 
-// leaving is an endpoint that is about to end and still answers.
-func (c conditions) leaving() bool {
+// terminating reports whether the endpoint terminates and still answers.
+func (c conditions) terminating() bool {
 	return !c.ready() && c.Serving != nil && *c.Serving && c.Terminating != nil && *c.Terminating
 }
 
-// dnsPort is the number that both transports are served on: of the UDP port
-// named dns, else of the only UDP port. Where TCP has another number, we could
-// not use it: then there is none.
+// dnsPort returns the port of both transports: the UDP port named dns, or else the
+// only UDP port. It returns false if TCP has another port, which is not supported.
 func (s endpointSlice) dnsPort() (uint16, bool) {
 	udp := slices.DeleteFunc(slices.Clone(s.Ports), func(p port) bool { return p.Protocol != "UDP" })
 	i := slices.IndexFunc(udp, func(p port) bool { return p.Name == "dns" })
@@ -71,21 +70,21 @@ func (s endpointSlice) dnsPort() (uint16, bool) {
 	return udp[i].Port, true
 }
 
-// candidate is a server that may be asked.
+// candidate is a server that can be used.
 type candidate struct {
 	addr  netip.AddrPort
 	zone  string
 	hints []string
 }
 
-// choose lists the servers to ask from a node in zone, those of the zone first:
-// the ready ones or, where there is none, those that are leaving. Where every
-// one of an address family has hints and some are for the zone, only these. An
-// empty zone prefers none.
+// choose returns the servers for a node in zone, those in the zone first. It
+// returns the ready servers or, if there are none, the terminating ones. If all
+// servers of an address family have hints, and some are for the zone, it returns
+// only these of the family. An empty zone has no preference.
 func choose(all map[string]endpointSlice, zone string) []netip.AddrPort {
-	servers := pick(all, conditions.ready)
+	servers := collect(all, conditions.ready)
 	if len(servers) == 0 {
-		servers = pick(all, conditions.leaving)
+		servers = collect(all, conditions.terminating)
 	}
 	var v4, v6 []candidate
 	for _, s := range servers {
@@ -95,7 +94,7 @@ func choose(all map[string]endpointSlice, zone string) []netip.AddrPort {
 			v6 = append(v6, s)
 		}
 	}
-	servers = append(hinted(v4, zone), hinted(v6, zone)...)
+	servers = append(forZone(v4, zone), forZone(v6, zone)...)
 	slices.SortFunc(servers, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.distance(zone), b.distance(zone)), a.addr.Compare(b.addr))
 	})
@@ -113,8 +112,8 @@ func (c candidate) distance(zone string) int {
 	return 1
 }
 
-// hinted leaves out those that are meant for other zones.
-func hinted(servers []candidate, zone string) []candidate {
+// forZone leaves out servers whose hints are for other zones.
+func forZone(servers []candidate, zone string) []candidate {
 	if zone == "" || slices.ContainsFunc(servers, func(c candidate) bool { return len(c.hints) == 0 }) {
 		return servers
 	}
@@ -125,16 +124,16 @@ func hinted(servers []candidate, zone string) []candidate {
 	return ours
 }
 
-// pick collects the addresses in the condition that fits. An endpoint's
-// addresses are all one pod's, and clients use the first.
-func pick(all map[string]endpointSlice, fits func(conditions) bool) (servers []candidate) {
+// collect returns the addresses of the endpoints that has accepts. All addresses of
+// an endpoint belong to one pod, and clients use the first.
+func collect(all map[string]endpointSlice, has func(conditions) bool) (servers []candidate) {
 	for _, s := range all {
 		number, ok := s.dnsPort()
 		if !ok || s.AddressType != "IPv4" && s.AddressType != "IPv6" {
 			continue
 		}
 		for _, e := range s.Endpoints {
-			if !fits(e.Conditions) || len(e.Addresses) == 0 {
+			if !has(e.Conditions) || len(e.Addresses) == 0 {
 				continue
 			}
 			ip, err := netip.ParseAddr(e.Addresses[0])

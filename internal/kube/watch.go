@@ -16,32 +16,31 @@ import (
 	"time"
 )
 
-// Config says whose endpoints to watch.
+// Config selects the endpoints to watch.
 type Config struct {
 	Account            Account
 	Namespace, Service string
-	Zone               string // of this node, as topology.kubernetes.io/zone has it; empty: unknown
+	Zone               string // of this node, by label topology.kubernetes.io/zone; empty: unknown
 
-	Logger  *slog.Logger // nil: discarded
-	OnError func(error)  // is told of every failure, from Watch's goroutine; may be nil
+	Logger  *slog.Logger // nil: discard
+	OnError func(error)  // called for every failure, from Watch's goroutine; may be nil
 
-	// Back-off after failures, doubled from the one to the other and shortened
-	// at random by up to a half; 0: 1 s and 1 min.
-	MinPause, MaxPause time.Duration
+	// Back-off after failures. It doubles from MinDelay to MaxDelay; each delay is
+	// shortened at random by up to a half. 0: 1 s and 1 min.
+	MinDelay, MaxDelay time.Duration
 }
 
 const (
-	defaultMinPause = time.Second
-	defaultMaxPause = time.Minute
-	// watchTime is when the API server ends a watch, more or less: nodes that
-	// start together do not come back together.
-	watchTime = 5 * time.Minute
-	// maxList bounds a list, and an event, in octets.
-	maxList = 32 << 20
+	defaultMinDelay = time.Second
+	defaultMaxDelay = time.Minute
+	// The API server ends a watch after minWatch to twice that, at random, so that
+	// nodes that started together do not reconnect together.
+	minWatch = 5 * time.Minute
+	// maxSize is the size of a list or an event in bytes.
+	maxSize = 32 << 20
 )
 
-// errGone is the API server's 410: it no longer knows the version that we watch
-// from.
+// errGone is the API server's status 410: it no longer has our version.
 var errGone = errors.New("resource version is gone")
 
 // watcher is the state of one Watch.
@@ -50,57 +49,57 @@ type watcher struct {
 	client  *http.Client
 	slices  map[string]endpointSlice // by name
 	version string                   // to watch from; empty: list first
-	fresh   bool                     // the next list must not come from the server's cache
-	told    []netip.AddrPort
-	first   bool // nothing was told yet
-	broken  bool // since the last success, and logged
+	noCache bool                     // the next list must not come from the server's cache
+	sent    []netip.AddrPort         // last argument of the callback
+	first   bool                     // no callback yet
+	failed  bool                     // since the last success, and logged
 }
 
-// Watch calls f with the servers to ask: once they are first known, and whenever
-// they change, in Watch's goroutine. While the API server cannot be reached, or
-// refuses, nothing changes. It returns when ctx ends.
+// Watch calls f with the servers to use, in Watch's goroutine: when they are first
+// known and whenever they change. It does not call f while requests to the API
+// server fail. It returns when ctx ends.
 //
-// A Service without endpoints that answer gives an empty list.
+// The list is empty if no endpoint of the Service answers.
 func Watch(ctx context.Context, c Config, f func([]netip.AddrPort)) {
 	w := &watcher{Config: c, first: true}
 	if w.Logger == nil {
 		w.Logger = slog.New(slog.DiscardHandler)
 	}
-	if w.MinPause <= 0 {
-		w.MinPause = defaultMinPause
+	if w.MinDelay <= 0 {
+		w.MinDelay = defaultMinDelay
 	}
-	if w.MaxPause < w.MinPause {
-		w.MaxPause = max(defaultMaxPause, w.MinPause)
+	if w.MaxDelay < w.MinDelay {
+		w.MaxDelay = max(defaultMaxDelay, w.MinDelay)
 	}
-	pause := w.MinPause
+	backoff := w.MinDelay
 	for ctx.Err() == nil {
-		progress, err := w.once(ctx, f)
+		progress, err := w.listAndWatch(ctx, f)
 		if ctx.Err() != nil {
 			break
 		}
 		if progress {
-			pause = w.MinPause
+			backoff = w.MinDelay
 		}
 		w.report(err)
-		wait := w.MinPause // a server that ends watches at once is not asked in a tight loop
+		delay := w.MinDelay // also if the server ends watches at once
 		if err != nil && !errors.Is(err, errGone) {
-			wait = pause
-			pause = min(2*pause, w.MaxPause)
+			delay = backoff
+			backoff = min(2*backoff, w.MaxDelay)
 		}
-		sleep(ctx, wait/2+rand.N(wait/2+1))
+		sleep(ctx, delay/2+rand.N(delay/2+1))
 	}
 	w.reset()
 }
 
-// report logs the first failure in a row and the recovery.
+// report logs the first of several failures.
 func (w *watcher) report(err error) {
 	if err == nil || errors.Is(err, errGone) {
 		return
 	}
-	if !w.broken {
-		w.Logger.Warn("endpoints are not followed; the last known stay", "service", w.Namespace+"/"+w.Service, "error", err)
+	if !w.failed {
+		w.Logger.Warn("watching endpoints failed, the last known ones stay", "service", w.Namespace+"/"+w.Service, "error", err)
 	}
-	w.broken = true
+	w.failed = true
 	if w.OnError != nil {
 		w.OnError(err)
 	}
@@ -123,9 +122,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// once lists if need be, and watches until the API server ends that. progress:
-// something was understood.
-func (w *watcher) once(ctx context.Context, f func([]netip.AddrPort)) (progress bool, err error) {
+// listAndWatch lists, unless the version is known, and watches until the API
+// server ends the watch. progress reports whether it applied anything.
+func (w *watcher) listAndWatch(ctx context.Context, f func([]netip.AddrPort)) (progress bool, err error) {
 	if w.client == nil {
 		if w.client, err = w.Account.client(); err != nil {
 			return false, err
@@ -136,35 +135,36 @@ func (w *watcher) once(ctx context.Context, f func([]netip.AddrPort)) (progress 
 			return false, err
 		}
 		progress = true
-		w.tell(f)
+		w.notify(f)
 	}
 	events, err := w.watch(ctx, f)
 	if errors.Is(err, errGone) {
-		w.version, w.fresh = "", true
+		w.version, w.noCache = "", true
 	}
 	return progress || events, err
 }
 
-func (w *watcher) tell(f func([]netip.AddrPort)) {
-	if w.broken {
-		w.broken = false
-		w.Logger.Info("endpoints are followed again", "service", w.Namespace+"/"+w.Service)
+// notify calls f if the servers have changed.
+func (w *watcher) notify(f func([]netip.AddrPort)) {
+	if w.failed {
+		w.failed = false
+		w.Logger.Info("watching endpoints works again", "service", w.Namespace+"/"+w.Service)
 	}
 	now := choose(w.slices, w.Zone)
-	if !w.first && slices.Equal(now, w.told) {
+	if !w.first && slices.Equal(now, w.sent) {
 		return
 	}
-	w.first, w.told = false, now
+	w.first, w.sent = false, now
 	f(slices.Clone(now))
 }
 
-// list replaces what is known.
+// list replaces all slices.
 func (w *watcher) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	q := url.Values{}
-	if !w.fresh {
-		q.Set("resourceVersion", "0") // whatever the server has at hand
+	if !w.noCache {
+		q.Set("resourceVersion", "0") // any version in the server's cache
 	}
 	body, err := w.get(ctx, q)
 	if err != nil {
@@ -175,29 +175,29 @@ func (w *watcher) list(ctx context.Context) error {
 		Metadata meta            `json:"metadata"`
 		Items    []endpointSlice `json:"items"`
 	}
-	if err := json.NewDecoder(io.LimitReader(body, maxList)).Decode(&l); err != nil {
+	if err := json.NewDecoder(io.LimitReader(body, maxSize)).Decode(&l); err != nil {
 		return fmt.Errorf("list endpoint slices: %w", err)
 	}
 	if l.Metadata.ResourceVersion == "" {
-		return errors.New("list endpoint slices: the answer has no resource version")
+		return errors.New("list endpoint slices: the response has no resource version")
 	}
 	w.slices = make(map[string]endpointSlice, len(l.Items))
 	for _, s := range l.Items {
 		w.slices[s.Metadata.Name] = s
 	}
-	w.version, w.fresh = l.Metadata.ResourceVersion, false
+	w.version, w.noCache = l.Metadata.ResourceVersion, false
 	return nil
 }
 
-// watch follows the changes since version. It returns nil when the server ends
-// the watch as agreed.
+// watch applies the changes since version. It returns nil when the server ends the
+// watch after the requested time.
 func (w *watcher) watch(ctx context.Context, f func([]netip.AddrPort)) (progress bool, err error) {
-	most := watchTime + rand.N(watchTime)
-	ctx, cancel := context.WithTimeout(ctx, most+time.Minute)
+	timeout := minWatch + rand.N(minWatch)
+	ctx, cancel := context.WithTimeout(ctx, timeout+time.Minute)
 	defer cancel()
 	body, err := w.get(ctx, url.Values{
 		"watch": {"1"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {w.version},
-		"timeoutSeconds": {strconv.Itoa(int(most.Seconds()))},
+		"timeoutSeconds": {strconv.Itoa(int(timeout.Seconds()))},
 	})
 	if err != nil {
 		return false, fmt.Errorf("watch endpoint slices: %w", err)
@@ -206,7 +206,7 @@ func (w *watcher) watch(ctx context.Context, f func([]netip.AddrPort)) (progress
 	bounded := &io.LimitedReader{R: body}
 	events := json.NewDecoder(bounded)
 	for {
-		bounded.N = maxList
+		bounded.N = maxSize
 		var e event
 		if err := events.Decode(&e); errors.Is(err, io.EOF) {
 			return progress, nil
@@ -217,11 +217,11 @@ func (w *watcher) watch(ctx context.Context, f func([]netip.AddrPort)) (progress
 			return progress, fmt.Errorf("watch endpoint slices: %w", err)
 		}
 		progress = true
-		w.tell(f)
+		w.notify(f)
 	}
 }
 
-// event is one of a watch.
+// event is a watch event.
 type event struct {
 	Type   string          `json:"type"`
 	Object json.RawMessage `json:"object"`
@@ -242,7 +242,7 @@ func (w *watcher) apply(e event) error {
 		delete(w.slices, s.Metadata.Name)
 	case "BOOKMARK":
 	default:
-		return fmt.Errorf("event of unknown type %q", e.Type)
+		return fmt.Errorf("unknown event type %q", e.Type)
 	}
 	if s.Metadata.ResourceVersion != "" {
 		w.version = s.Metadata.ResourceVersion
@@ -250,7 +250,7 @@ func (w *watcher) apply(e event) error {
 	return nil
 }
 
-// statusError reads a Status object.
+// statusError decodes a Status object.
 func statusError(b []byte) error {
 	var s struct {
 		Code    int    `json:"code"`
@@ -265,7 +265,7 @@ func statusError(b []byte) error {
 	return fmt.Errorf("API server: %d %s", s.Code, s.Message)
 }
 
-// get asks for the Service's slices.
+// get requests the Service's slices.
 func (w *watcher) get(ctx context.Context, q url.Values) (io.ReadCloser, error) {
 	q.Set("labelSelector", "kubernetes.io/service-name="+w.Service)
 	u := url.URL{Scheme: "https", Host: w.Account.Server, RawQuery: q.Encode(),
@@ -274,7 +274,7 @@ func (w *watcher) get(ctx context.Context, q url.Values) (io.ReadCloser, error) 
 	if err != nil {
 		return nil, err
 	}
-	token, err := w.Account.token() // again each time: it is replaced every hour
+	token, err := w.Account.token() // read again each time: it is replaced every hour
 	if err != nil {
 		return nil, err
 	}

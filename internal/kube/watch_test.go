@@ -26,21 +26,21 @@ import (
 	"time"
 )
 
-// patience guards against a test that hangs; nothing takes that long.
+// patience is the timeout of a test that hangs.
 const patience = 30 * time.Second
 
-// apiServer answers each request as the test tells it to, one after the other.
+// apiServer passes its requests to the test, one after the other.
 type apiServer struct {
 	*httptest.Server
 	account  Account
 	requests chan *request
 }
 
-// request waits for its answer.
+// request waits for the response of the test.
 type request struct {
 	query url.Values
 	w     http.ResponseWriter
-	gone  <-chan struct{} // the client has hung up
+	gone  <-chan struct{} // closed when the client has disconnected
 	done  chan struct{}
 }
 
@@ -64,7 +64,7 @@ func (a *apiServer) write(t *testing.T, name, text string) {
 	}
 }
 
-// serve refuses what a real API server would.
+// serve refuses the requests that a real API server would refuse.
 func (a *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Header.Get("Authorization") != "Bearer secret":
@@ -132,7 +132,7 @@ func ready(ip string) string { return `{"addresses":["` + ip + `"],"conditions":
 
 // watched is a running Watch.
 type watched struct {
-	told   chan []netip.AddrPort
+	calls  chan []netip.AddrPort
 	errs   chan error
 	cancel func()
 	log    *lockedBuffer
@@ -158,23 +158,23 @@ func (l *lockedBuffer) String() string {
 func startWatch(t *testing.T, account Account) *watched {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &watched{told: make(chan []netip.AddrPort, 10), errs: make(chan error, 1000), log: new(lockedBuffer)}
+	w := &watched{calls: make(chan []netip.AddrPort, 10), errs: make(chan error, 1000), log: new(lockedBuffer)}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		Watch(ctx, Config{
 			Account: account, Namespace: "kube-system", Service: "kube-dns",
-			MinPause: time.Millisecond, MaxPause: 2 * time.Millisecond,
-			Logger: slog.New(slog.NewTextHandler(w.log, nil)), OnError: w.note,
-		}, func(addrs []netip.AddrPort) { w.told <- addrs })
+			MinDelay: time.Millisecond, MaxDelay: 2 * time.Millisecond,
+			Logger: slog.New(slog.NewTextHandler(w.log, nil)), OnError: w.record,
+		}, func(addrs []netip.AddrPort) { w.calls <- addrs })
 	}()
 	w.cancel = sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(w.cancel)
 	return w
 }
 
-// note keeps err for wantError, unless there are more than anybody will read.
-func (w *watched) note(err error) {
+// record keeps err for wantError, unless the channel is full.
+func (w *watched) record(err error) {
 	select {
 	case w.errs <- err:
 	default:
@@ -184,25 +184,25 @@ func (w *watched) note(err error) {
 func (w *watched) want(t *testing.T, want ...string) {
 	t.Helper()
 	select {
-	case got := <-w.told:
+	case got := <-w.calls:
 		if !slices.Equal(texts(got), want) {
-			t.Fatalf("told %v, want %v", got, want)
+			t.Fatalf("servers %v, want %v", got, want)
 		}
 	case <-time.After(patience):
-		t.Fatalf("told nothing, want %v; log:\n%s", want, w.log)
+		t.Fatalf("no servers, want %v; log:\n%s", want, w.log)
 	}
 }
 
 func (w *watched) wantError(t *testing.T, want string) {
 	t.Helper()
-	late := time.After(patience)
+	timeout := time.After(patience)
 	for {
 		select {
 		case err := <-w.errs:
 			if strings.Contains(err.Error(), want) {
 				return
 			}
-		case <-late:
+		case <-timeout:
 			t.Fatalf("no error %q; log:\n%s", want, w.log)
 		}
 	}
@@ -210,9 +210,9 @@ func (w *watched) wantError(t *testing.T, want string) {
 
 func (w *watched) wantNothing(t *testing.T) {
 	t.Helper()
-	w.cancel() // everything told is in the channel now
-	if len(w.told) > 0 {
-		t.Errorf("told %v", <-w.told)
+	w.cancel() // all calls are in the channel now
+	if len(w.calls) > 0 {
+		t.Errorf("servers %v", <-w.calls)
 	}
 }
 
@@ -240,16 +240,16 @@ func TestFollowsSlices(t *testing.T) {
 	r.event(t, "DELETED", slice("a", "13", "IPv4", ready("10.0.0.1")))
 	w.want(t, "10.0.0.3:53", "[fd00::1]:53")
 	r.event(t, "BOOKMARK", `{"metadata":{"resourceVersion":"20"}}`)
-	r.end() // in good order: go on from the bookmark
+	r.end() // a regular end: continue from the bookmark
 	r = a.next(t, true, "20")
-	r.event(t, "MODIFIED", slice("c", "21", "IPv4", ready("10.0.0.3"))) // as before
+	r.event(t, "MODIFIED", slice("c", "21", "IPv4", ready("10.0.0.3"))) // no change
 	r.end()
 	a.next(t, true, "21").end()
 	w.wantNothing(t)
 }
 
-// An API server that goes, refuses, talks nonsense, or has forgotten, changes
-// nothing; when it is back, all is caught up.
+// An API server that disconnects, refuses, sends invalid data or has lost our
+// version changes nothing. When it works again, all changes are applied.
 func TestOutlivesFailures(t *testing.T) {
 	a := newAPIServer(t)
 	w := startWatch(t, a.account)
@@ -270,14 +270,14 @@ func TestOutlivesFailures(t *testing.T) {
 	r.event(t, "ADDED", `"nonsense"`)
 	r.end()
 	w.wantError(t, "cannot unmarshal")
-	r = a.next(t, true, "10") // under way, so that it is known which one is cut
+	r = a.next(t, true, "10") // wait for the request, so that it is the one that is cut
 	a.CloseClientConnections()
 	<-r.gone
 	r.end()
 	r = a.next(t, true, "10")
-	r.event(t, "ERROR", `{"kind":"Status","code":500,"message":"etcd is away"}`)
+	r.event(t, "ERROR", `{"kind":"Status","code":500,"message":"etcd is unavailable"}`)
 	r.end()
-	w.wantError(t, "etcd is away")
+	w.wantError(t, "etcd is unavailable")
 	r = a.next(t, true, "10")
 	r.event(t, "ERROR", `{"kind":"Status","code":410,"reason":"Expired"}`)
 	r.end()
@@ -287,7 +287,7 @@ func TestOutlivesFailures(t *testing.T) {
 	a.next(t, false, "").list(t, "40")
 	w.want(t)
 	a.next(t, true, "40").end()
-	for _, s := range []string{"are not followed", "are followed again"} {
+	for _, s := range []string{"watching endpoints failed", "watching endpoints works again"} {
 		if !strings.Contains(w.log.String(), s) {
 			t.Errorf("log lacks %q:\n%s", s, w.log)
 		}
@@ -295,8 +295,8 @@ func TestOutlivesFailures(t *testing.T) {
 	w.wantNothing(t)
 }
 
-// Tokens and certificates are replaced under way.
-func TestReadsAccountAnew(t *testing.T) {
+// Tokens and certificates may be replaced while Watch runs.
+func TestReadsAccountAgain(t *testing.T) {
 	a := newAPIServer(t)
 	good, err := os.ReadFile(filepath.Join(a.account.Dir, "ca.crt"))
 	if err != nil {
@@ -306,7 +306,7 @@ func TestReadsAccountAnew(t *testing.T) {
 	w := startWatch(t, a.account)
 	w.wantError(t, "401")
 	a.write(t, "ca.crt", "no certificate")
-	w.wantError(t, "holds no certificate")
+	w.wantError(t, "contains no certificate")
 	a.write(t, "ca.crt", string(good))
 	a.write(t, "token", "secret")
 	a.next(t, false, "0").list(t, "1", slice("a", "1", "IPv4", ready("10.0.0.1")))
@@ -317,19 +317,19 @@ func TestReadsAccountAnew(t *testing.T) {
 	case <-r.gone:
 		r.end()
 	case <-time.After(patience):
-		t.Error("the watch goes on after its end")
+		t.Error("the watch continues after ctx ended")
 	}
 }
 
-func TestStrangersServerIsNotTrusted(t *testing.T) {
+func TestUnknownCertificateIsRefused(t *testing.T) {
 	a := newAPIServer(t)
-	a.write(t, "ca.crt", strangersCertificate(t))
+	a.write(t, "ca.crt", otherCertificate(t))
 	w := startWatch(t, a.account)
 	w.wantError(t, "certificate")
 	w.wantNothing(t)
 }
 
-func strangersCertificate(t *testing.T) string {
+func otherCertificate(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
