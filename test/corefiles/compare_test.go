@@ -16,10 +16,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// queries is how many are asked of each Corefile.
+// queries is the number of queries for each Corefile.
 const queries = 500
 
-// fixture is a Corefile and the addresses that it binds.
+// fixture is a Corefile and its addresses.
 type fixture struct {
 	name  string
 	binds []string
@@ -41,9 +41,9 @@ var fixtures = []fixture{
 	{"yandex", []string{"169.254.20.10", "fd00:20::10"}},
 }
 
-// TestAgainstCoreDNS asks nodens and CoreDNS the same questions, one after
-// another, each with its own upstreams of the same mind, and holds the answers
-// to be the same but for the differences listed below.
+// TestAgainstCoreDNS sends the same queries to nodens and CoreDNS, which have upstreams
+// with the same data. It checks that the answers are equal, except for the differences
+// listed below.
 func TestAgainstCoreDNS(t *testing.T) {
 	lab.NeedTools(t, "unshare", "mount")
 	coreDNS := lab.CoreDNS(t)
@@ -72,7 +72,7 @@ func (f fixture) compare(t *testing.T, coreDNS string) {
 		q := nextQuestion(random, asked, f.binds)
 		a, b := ours.ask(t, q), theirs.ask(t, q)
 		for i := 0; i < 3 && slices.ContainsFunc(asked, q.same) && slices.Contains(differences(q, a, b), ttlDiffers); i++ {
-			a, b = ours.ask(t, q), theirs.ask(t, q) // it had expired with one, and not yet with the other
+			a, b = ours.ask(t, q), theirs.ask(t, q) // the entry had expired in one cache only
 		}
 		asked = append(asked, q)
 		for _, d := range differences(q, a, b) {
@@ -128,7 +128,7 @@ func (n node) start(t *testing.T, binary, conf, ready string) {
 	})
 }
 
-// question is a query and where it goes.
+// question is a query and its destination.
 type question struct {
 	name          string
 	qtype         uint16
@@ -141,7 +141,7 @@ func (q question) String() string {
 	return fmt.Sprintf("%s %s @%s over %s, edns %d, do %t, nsid %t", q.name, dns.Type(q.qtype), q.bind, q.network, q.edns, q.do, q.nsid)
 }
 
-// same reports whether the answers to both are the same to a cache.
+// same reports whether a cache may give both questions the same answer.
 func (q question) same(other question) bool {
 	return strings.EqualFold(q.name, other.name) && q.qtype == other.qtype
 }
@@ -159,7 +159,7 @@ var (
 	}
 )
 
-// nextQuestion is one of those before, so that it is a hit, or a new one.
+// nextQuestion returns an earlier question, which is a hit, or a new one.
 func nextQuestion(r *rand.Rand, asked []question, binds []string) question {
 	if len(asked) > 0 && r.IntN(3) == 0 {
 		return asked[r.IntN(len(asked))]
@@ -194,14 +194,14 @@ func (n node) ask(t *testing.T, q question) *dns.Msg {
 	return n.Ask(t, q.network, net.JoinHostPort(q.bind, "53"), m)
 }
 
-// ttlSlack is by how many seconds TTLs may differ: the two are asked one after
-// the other, and the machine may be slow.
+// ttlSlack is the allowed difference of TTLs in seconds: the servers are queried one
+// after the other, and the machine may be slow.
 const ttlSlack = 5
 
 const ttlDiffers = "ttl"
 
-// differences tells in what two replies to the same question differ, one word
-// first.
+// differences returns the differences of two replies to the same question. Each
+// starts with a keyword.
 func differences(q question, a, b *dns.Msg) []string {
 	var list []string
 	note := func(what string, x, y any) {
@@ -226,9 +226,8 @@ func differences(q question, a, b *dns.Msg) []string {
 	return list
 }
 
-// data is the records without their TTLs, in order. The case of their names is
-// not compared: nodens gives an owner as it was asked for, CoreDNS as it was
-// when it came from upstream.
+// data returns the records without TTLs, sorted. Names are in lower case: nodens
+// answers with the owner name of the query, CoreDNS with that of the upstream.
 func data(rrs []dns.RR) []string {
 	var list []string
 	for _, rr := range rrs {
@@ -260,7 +259,7 @@ func nsid(m *dns.Msg) string {
 	return ""
 }
 
-// known is a difference that there may be, and why.
+// known is an accepted difference and its reason.
 type known struct {
 	why      string
 	fixture  string // "" is all
@@ -268,7 +267,7 @@ type known struct {
 	what     *regexp.Regexp
 }
 
-// explain returns why a difference is right, or "".
+// explain returns the reason of an accepted difference, or "".
 func explain(fixture string, q question, difference string) string {
 	for _, k := range knownDifferences {
 		if (k.fixture == "" || k.fixture == fixture) && (k.question == nil || k.question(q)) && k.what.MatchString(difference) {

@@ -1,6 +1,5 @@
-// Package corefiles runs nodens and CoreDNS side by side with Corefiles of the
-// shapes that installers of node-local DNS caches write, and compares what
-// they answer.
+// Package corefiles runs nodens and CoreDNS side by side with Corefiles as installers
+// of node-local DNS caches write them, and compares the answers.
 package corefiles
 
 import (
@@ -12,5 +11,5 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
-// nodens is race-checked.
+// nodens is built with the race detector.
 var nodens = lab.Nodens("-race")

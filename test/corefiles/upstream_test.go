@@ -13,8 +13,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// The addresses of every node under test. The cluster's DNS and the resolvers
-// outside answer alike but for their TTL, which tells who was asked.
+// The addresses of every node under test. The cluster's DNS and the resolvers outside
+// give the same answers with different TTLs, which identify the upstream.
 const (
 	clusterDNS = "10.100.0.10"
 	outside    = "10.200.0.1"
@@ -23,7 +23,7 @@ const (
 
 var upstreamTTL = map[string]int{clusterDNS: 30, outside: 300, outside2: 200}
 
-// startUpstreams serves all upstreams in n; outside also over TLS.
+// startUpstreams serves all upstreams in n, those outside also over TLS.
 func startUpstreams(t *testing.T, n *lab.Netns, certificate tls.Certificate) {
 	t.Helper()
 	for ip, ttl := range upstreamTTL {
@@ -41,8 +41,7 @@ func startUpstreams(t *testing.T, n *lab.Netns, certificate tls.Certificate) {
 	t.Cleanup(func() { _ = s.Shutdown(); <-ended })
 }
 
-// scripted answers by the first label of the name: what it is called is what
-// it has.
+// scripted answers by the first label of the name, which describes the answer.
 func scripted(q *dns.Msg, ttl int) *dns.Msg {
 	name, qtype := q.Question[0].Name, q.Question[0].Qtype
 	kind := strings.TrimRight(strings.ToLower(strings.SplitN(name, ".", 2)[0]), "0123456789")
@@ -82,7 +81,7 @@ func denial(q *dns.Msg, rcode, ttl int) *dns.Msg {
 	return m
 }
 
-// address is the type and data of the one address that name has.
+// address returns the type and data of the only address of name.
 func address(name string, qtype uint16) string {
 	h := hash(name)
 	if qtype == dns.TypeAAAA {
@@ -97,7 +96,7 @@ func hash(s string) uint32 {
 	return h.Sum32()
 }
 
-// parent is the name without its first label.
+// parent returns name without its first label.
 func parent(name string) string {
 	i, end := dns.NextLabel(name, 0)
 	if end {

@@ -14,7 +14,7 @@ import (
 	rbac "k8s.io/api/rbac/v1"
 )
 
-// template renders the chart as it is installed in kube-system.
+// template renders the chart for the namespace kube-system.
 func template(args ...string) (string, error) {
 	return command(".", helm, append([]string{"template", "nodens", chart, "--namespace", "kube-system"}, args...)...)
 }
@@ -28,7 +28,7 @@ func mustTemplate(t *testing.T, args ...string) objects {
 	return decode(t, out)
 }
 
-// exampleFiles are the examples, and "" for the chart's defaults.
+// exampleFiles returns the examples, and "" for the chart's defaults.
 func exampleFiles(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(examples + "/*.yaml")
@@ -53,7 +53,8 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// Every example decodes strictly, and the daemon accepts its flags and Corefile.
+// TestExamples decodes every example strictly and checks that the daemon accepts its
+// flags and Corefile.
 func TestExamples(t *testing.T) {
 	for _, file := range exampleFiles(t) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".yaml"), func(t *testing.T) {
@@ -79,13 +80,13 @@ func checkCorefile(t *testing.T, all objects) string {
 	return out
 }
 
-// checkPod holds what must be so with any values.
+// checkPod checks what must be true with any values.
 func checkPod(t *testing.T, all objects) {
 	t.Helper()
 	d := get[*apps.DaemonSet](t, all)
 	p, c := pod(t, all)
 	if u := d.Spec.UpdateStrategy.RollingUpdate; u == nil || u.MaxUnavailable.IntValue() != 0 || u.MaxSurge.IntValue() < 1 {
-		t.Errorf("updateStrategy %+v: there must be a new pod before the old one ends", d.Spec.UpdateStrategy)
+		t.Errorf("updateStrategy %+v: the new pod must start before the old one ends", d.Spec.UpdateStrategy)
 	}
 	for k, v := range d.Spec.Selector.MatchLabels {
 		if d.Spec.Template.Labels[k] != v {
@@ -93,7 +94,7 @@ func checkPod(t *testing.T, all objects) {
 		}
 	}
 	if p.HostNetwork && len(c.Ports) > 0 {
-		t.Errorf("with hostNetwork ports become host ports, and a second pod is not scheduled: %v", c.Ports)
+		t.Errorf("the pod declares ports, which prevent a second pod on the node: %v", c.Ports)
 	}
 	s := c.SecurityContext
 	if s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
@@ -111,12 +112,12 @@ func checkPod(t *testing.T, all objects) {
 	}
 }
 
-// privileges are what a pod is granted beyond an ordinary one.
+// privileges has the privileges of a pod.
 type privileges struct {
 	caps              string
 	hostNet, hostPID  bool
 	user              int64
-	hostPaths, mounts string // mounts: those of host paths, with rw or ro
+	hostPaths, mounts string // mounts: of host paths, with rw or ro
 }
 
 func privilegesOf(t *testing.T, all objects) privileges {
@@ -151,7 +152,8 @@ func privilegesOf(t *testing.T, all objects) privileges {
 	return g
 }
 
-// Each way to run has the privileges that docs/security.md lists, and no more.
+// TestPrivileges checks that the pod has the privileges that docs/security.md lists,
+// and no others.
 func TestPrivileges(t *testing.T) {
 	const bpfPaths, bpfMounts = "/run/nodens /sys/fs/bpf /sys/fs/cgroup", "/run/nodens:rw /sys/fs/bpf:rw /host/cgroup:ro"
 	for _, c := range []struct {
@@ -179,8 +181,8 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// The API server is asked for EndpointSlices of one namespace, and only where they
-// are of use.
+// TestAccess checks that the pod may read EndpointSlices of one namespace only, and
+// only if it uses them.
 func TestAccess(t *testing.T) {
 	for values, want := range map[string]bool{
 		"redirect.mode=auto":                              true,
@@ -194,7 +196,7 @@ func TestAccess(t *testing.T) {
 			all := mustTemplate(t, "--set", values)
 			p, _ := pod(t, all)
 			if got := *p.AutomountServiceAccountToken; got != want {
-				t.Errorf("the pod gets a token: %t", got)
+				t.Errorf("automountServiceAccountToken is %t", got)
 			}
 			if !want {
 				for name := range all {
@@ -223,8 +225,8 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// Only redirection leaves the default AppArmor profile, in the way that the
-// cluster's version has.
+// TestAppArmor checks that only redirection changes the AppArmor profile, by the
+// field or annotation of the Kubernetes version.
 func TestAppArmor(t *testing.T) {
 	const annotation = "container.apparmor.security.beta.kubernetes.io/nodens"
 	for _, c := range []struct {
@@ -247,8 +249,8 @@ func TestAppArmor(t *testing.T) {
 	}
 }
 
-// The node's addresses are known of both families where kubelets know the field,
-// and its zone where endpoints are learnt.
+// TestNodeFields checks the environment: the node's addresses, of both families if
+// kubelets have the field, and the node's zone if nodens reads endpoints.
 func TestNodeFields(t *testing.T) {
 	const zone = "metadata.labels['topology.kubernetes.io/zone']"
 	for _, c := range []struct {
@@ -272,8 +274,8 @@ func TestNodeFields(t *testing.T) {
 	}
 }
 
-// Values of other charts, which add NET_ADMIN alone, take nothing away, and what
-// is not in use is not mounted.
+// TestMergedPod checks that values for other charts, which add only NET_ADMIN, remove
+// no capability, and that the pod mounts nothing that it does not use.
 func TestMergedPod(t *testing.T) {
 	p, c := pod(t, mustTemplate(t, "--set", "redirect.mode=off,redirect.optOut={a},securityContext.capabilities.add={NET_ADMIN,NET_RAW}"))
 	if want := []core.Capability{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"}; !slices.Equal(c.SecurityContext.Capabilities.Add, want) {
@@ -289,7 +291,8 @@ func TestMergedPod(t *testing.T) {
 	}
 }
 
-// A value that cannot do what it says is refused, and the message says where.
+// TestBadValues checks that the chart refuses values that cannot work, and that the
+// message names the value.
 func TestBadValues(t *testing.T) {
 	for values, want := range map[string]string{
 		"config.localDns=169.254.20":                                             `config.localDns: "169.254.20" is not an IP address`,
@@ -336,7 +339,7 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
-// What values say is in what comes out.
+// TestValues checks that values reach the Corefile.
 func TestValues(t *testing.T) {
 	for values, want := range map[string]string{
 		"config.localDns=fd00:53::10":                                         "health [fd00:53::10]:8080",
@@ -373,7 +376,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// Zones as the chart of lablabs has them.
+// TestZones renders config.zones as in the chart of lablabs.
 func TestZones(t *testing.T) {
 	all := mustTemplate(t, "--values", "testdata/zones.yaml")
 	if got, want := corefile(t, all), readFile(t, "testdata/zones.corefile"); got != want {
@@ -382,7 +385,7 @@ func TestZones(t *testing.T) {
 	checkCorefile(t, all)
 }
 
-// deploy/nodens.yaml is what the chart gives.
+// TestManifest checks that deploy/nodens.yaml is up to date.
 func TestManifest(t *testing.T) {
 	out, err := template()
 	if err != nil {
@@ -394,11 +397,11 @@ func TestManifest(t *testing.T) {
 		writeFile(t, manifest, out)
 	}
 	if got, _ := os.ReadFile(manifest); string(got) != out {
-		t.Errorf("%s is not what the chart gives: run make manifest", manifest)
+		t.Errorf("%s is out of date: run make manifest", manifest)
 	}
 }
 
-// Policies that are given beside the examples decode.
+// TestPolicies decodes the policies of the examples.
 func TestPolicies(t *testing.T) {
 	files, err := filepath.Glob(examples + "/policies/*.yaml")
 	if err != nil || len(files) == 0 {

@@ -1,4 +1,4 @@
-// Package deploy tests what is deployed: the image, the chart and its examples,
-// the manifest rendered from it, alerts and dashboard. It is a module of its own,
-// so that Helm, the API types and PromQL stay out of nodens' go.mod.
+// Package deploy tests the image, the chart and its examples, the manifest, the
+// alerts and the dashboard. It is a separate module, which keeps Helm, the Kubernetes
+// API types and PromQL out of the go.mod of nodens.
 package deploy

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// inspected is what buildah tells of an image.
+// inspected is the output of buildah inspect.
 type inspected struct {
 	FromImageID string
 	OCIv1       struct {
@@ -35,8 +35,7 @@ func (s *store) inspect(image string) (i inspected) {
 	return i
 }
 
-// The same commit gives the same image, wherever it is built; for arm64 one with
-// a program for arm64.
+// TestImage checks that a commit gives the same image in every directory.
 func TestImage(t *testing.T) {
 	s := newStore(t)
 	s.build(root, "localhost/nodens:here", "amd64")
@@ -54,8 +53,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// The image for arm64 has a static program for arm64, and is in the list with
-// the one for amd64.
+// TestImageArchitectures checks that the list has a static program for amd64 and for arm64.
 func TestImageArchitectures(t *testing.T) {
 	s := newStore(t)
 	s.build(root, "localhost/nodens:list", "amd64", "arm64")
@@ -82,11 +80,11 @@ func TestImageArchitectures(t *testing.T) {
 		delete(want, m.Platform.Architecture)
 	}
 	if len(want) > 0 {
-		t.Errorf("not in the list: %v", want)
+		t.Errorf("missing in the list: %v", want)
 	}
 }
 
-// copyOfSources copies what git knows, and its history, to another directory.
+// copyOfSources copies the tracked files and the history to another directory.
 func copyOfSources(t *testing.T) string {
 	t.Helper()
 	files, err := command(root, "git", "ls-files", "--cached", "--others", "--exclude-standard")
@@ -98,7 +96,7 @@ func copyOfSources(t *testing.T) string {
 		f = strings.TrimSuffix(f, "\n")
 		b, err := os.ReadFile(filepath.Join(root, f))
 		if os.IsNotExist(err) {
-			continue // deleted, and not committed
+			continue // deleted but not committed
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -123,7 +121,7 @@ func copyOfSources(t *testing.T) string {
 	return dir
 }
 
-// mounted calls f with the directory that shows the image's files.
+// mounted calls f with a directory where the image is mounted.
 func (s *store) mounted(image string, f func(dir string)) {
 	s.t.Helper()
 	container := s.buildah("from", "--pull-never", image)

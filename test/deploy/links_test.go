@@ -8,24 +8,24 @@ import (
 	"testing"
 )
 
-// TestLinks holds links between documents to lead somewhere, and the README to
-// lead to every document.
+// TestLinks checks that links between documents have a target, and that the README
+// links to every document.
 func TestLinks(t *testing.T) {
 	docs, err := filepath.Glob(root + "/docs/*.md")
 	if err != nil || len(docs) == 0 {
 		t.Fatalf("%d documents, error %v", len(docs), err)
 	}
-	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`) // none with a scheme
+	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`) // without a scheme
 	readme := readFile(t, root+"/README.md")
 	for _, doc := range docs {
 		if !strings.Contains(readme, "(docs/"+filepath.Base(doc)+")") {
-			t.Errorf("README.md does not lead to docs/%s", filepath.Base(doc))
+			t.Errorf("README.md does not link to docs/%s", filepath.Base(doc))
 		}
 	}
 	for _, doc := range append(docs, root+"/README.md", root+"/CONTRIBUTING.md", root+"/SECURITY.md") {
 		for _, m := range link.FindAllStringSubmatch(readFile(t, doc), -1) {
 			if _, err := os.Stat(filepath.Join(filepath.Dir(doc), m[1])); err != nil {
-				t.Errorf("%s: a link to %s leads nowhere", filepath.Base(doc), m[1])
+				t.Errorf("%s: the target of the link %s does not exist", filepath.Base(doc), m[1])
 			}
 		}
 	}

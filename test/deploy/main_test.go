@@ -12,7 +12,7 @@ import (
 
 var update = flag.Bool("update", false, "write deploy/nodens.yaml again")
 
-// Made by TestMain.
+// Set by TestMain.
 var (
 	nodens string // path of the built daemon
 	helm   string // path of Helm, built at the version in go.mod
@@ -43,11 +43,11 @@ func setUpAndRun(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	nodens = filepath.Join(dir, "nodens")
-	// Compiled as make build and the image have it: the compiler's cache is shared.
+	// The same flags as make build, which share the build cache.
 	if _, err := command(root, "go", "build", "-trimpath", "-o", nodens, "./cmd/nodens"); err != nil {
 		return 0, err
 	}
-	// go tool -n builds the tool and says where it is.
+	// go tool -n builds the tool and prints its path.
 	out, err := command(".", "go", "tool", "-n", "helm")
 	if err != nil {
 		return 0, err
@@ -61,7 +61,7 @@ func setUpAndRun(m *testing.M) (int, error) {
 func command(dir, name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = dir
-	// Helm reads no configuration of the user's.
+	// Helm must not read the configuration of the user.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "HELM_NO_PLUGINS=1", "HELM_CONFIG_HOME=/nonexistent", "KUBECONFIG=/nonexistent")
 	var errs strings.Builder
 	cmd.Stderr = &errs
@@ -72,7 +72,7 @@ func command(dir, name string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// skip ends the test: as failed where CI=true says that everything is there.
+// skip skips the test, or fails it if CI is true.
 func skip(t *testing.T, reason string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {

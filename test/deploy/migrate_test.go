@@ -10,9 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestMigrated holds what nodens migrate makes of manifests of node-cache to be
-// manifests, and pods that the API server would take and a second of which can be
-// scheduled on a node.
+// TestMigrated checks that the output of nodens migrate is valid, and that a second
+// pod of it can be scheduled on a node.
 func TestMigrated(t *testing.T) {
 	files, err := filepath.Glob("../../cmd/nodens/testdata/migrate/*.golden")
 	if err != nil || len(files) < 6 {
@@ -33,20 +32,20 @@ func TestMigrated(t *testing.T) {
 			volumes := make(map[string]bool)
 			for _, v := range p.Volumes {
 				if volumes[v.Name] {
-					t.Errorf("volume %s is there twice", v.Name)
+					t.Errorf("volume %s is given twice", v.Name)
 				}
 				volumes[v.Name] = true
 			}
 			for _, m := range c.VolumeMounts {
 				if !volumes[m.Name] {
-					t.Errorf("%s is mounted from a volume that is not there", m.MountPath)
+					t.Errorf("%s is mounted from a volume that does not exist", m.MountPath)
 				}
 			}
 		})
 	}
 }
 
-// items makes documents of the items of a List.
+// items turns the items of a List into documents.
 func items(t *testing.T, text string) string {
 	t.Helper()
 	var list struct {

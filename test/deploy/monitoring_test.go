@@ -16,7 +16,7 @@ import (
 
 const metricsReference = root + "/docs/metrics.md"
 
-// documented are the metrics of docs/metrics.md, which is made from the code.
+// documented returns the metrics in docs/metrics.md, which is generated.
 func documented(t *testing.T) map[string]bool {
 	t.Helper()
 	all := make(map[string]bool)
@@ -29,8 +29,8 @@ func documented(t *testing.T) map[string]bool {
 	return all
 }
 
-// checkNames fails for metrics that are not documented, under any of the names
-// that a histogram has.
+// checkNames fails for metrics that are not documented. It knows the names of the
+// series of a histogram.
 func checkNames(t *testing.T, known map[string]bool, expr string) {
 	t.Helper()
 	parsed, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
@@ -48,8 +48,8 @@ func checkNames(t *testing.T, known map[string]bool, expr string) {
 	})
 }
 
-// with returns the database with the value of the series that match set to be v
-// at the second scrape. Where there is none a series is made.
+// with returns a copy of the database in which the series that match set have the
+// value v at the second scrape. If there are none, it adds one.
 func (db database) with(t *testing.T, matcher string, v float64) database {
 	t.Helper()
 	ms, err := parser.NewParser(parser.Options{}).ParseMetricSelector(matcher)
@@ -73,8 +73,8 @@ func (db database) with(t *testing.T, matcher string, v float64) database {
 	return changed
 }
 
-// quick returns the database with all queries as fast as the first bucket has
-// them: how fast the machine was is not what is tested.
+// quick returns a copy of the database in which all queries are in the first bucket,
+// which makes the test independent of the speed of the machine.
 func (db database) quick() database {
 	changed := slices.Clone(db)
 	all := make(map[string]series)
@@ -92,12 +92,12 @@ func (db database) quick() database {
 	return changed
 }
 
-// scene is what makes an alert fire: selectors, and the values that their series
-// have at the second scrape.
+// scene makes an alert fire: selectors, and the values of their series at the second
+// scrape.
 type scene map[string]float64
 
-// TestAlerts holds every alert to be silent on a healthy node, by a real scrape,
-// and to fire when that scrape is changed to what it warns of.
+// TestAlerts checks that no alert fires for a real scrape of a healthy node, and that
+// each fires for its scene.
 func TestAlerts(t *testing.T) {
 	healthy := scrape(t).quick()
 	known := documented(t)
@@ -129,7 +129,7 @@ func TestAlerts(t *testing.T) {
 			}
 			if rule.Alert == "NodensAbsent" {
 				if got := (database{}).evaluate(t, expr); len(got) != 1 {
-					t.Errorf("does not fire where nothing is scraped: %v", got)
+					t.Errorf("does not fire without a scrape: %v", got)
 				}
 				return
 			}
@@ -165,7 +165,7 @@ func alerts(t *testing.T) []monitoring.Rule {
 	return rules
 }
 
-// dashboard is what is checked of Grafana's model; unknown fields are let pass.
+// dashboard has the fields of Grafana's model that the tests check.
 type dashboard struct {
 	Title         string
 	UID           string
@@ -191,8 +191,8 @@ func readDashboard(t *testing.T) (d dashboard) {
 	return d
 }
 
-// The dashboard has what Grafana needs: ids, places that do not overlap, and a
-// data source that can be chosen.
+// TestDashboardStructure checks what Grafana needs: unique ids, panels that do not overlap,
+// and a data source variable.
 func TestDashboardStructure(t *testing.T) {
 	d := readDashboard(t)
 	if d.Title == "" || d.UID == "" || d.SchemaVersion < 36 || len(d.Panels) < 20 {
@@ -211,7 +211,7 @@ func TestDashboardStructure(t *testing.T) {
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 				if other := taken[[2]int{x, y}]; other != "" {
-					t.Fatalf("%s lies over %s", p.Title, other)
+					t.Fatalf("%s overlaps %s", p.Title, other)
 				}
 				taken[[2]int{x, y}] = p.Title
 			}
@@ -222,11 +222,11 @@ func TestDashboardStructure(t *testing.T) {
 	}
 }
 
-// Every expression has a result on a node that runs, and those that are said to
-// be of CoreDNS too use CoreDNS's names alone.
+// TestDashboardExpressions checks that every expression has a result for a running
+// daemon, and that rows with metrics of CoreDNS use no other metrics.
 func TestDashboardExpressions(t *testing.T) {
 	db := scrape(t)
-	// Only where sockets are redirected.
+	// Exposed only with redirection.
 	db = db.with(t, `nodens_redirect_total{hook="connect4",reason="redirected"}`, 10)
 	known := documented(t)
 	variables := strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*")

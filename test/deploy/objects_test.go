@@ -15,10 +15,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// objects are the decoded documents of a manifest, by KIND/NAME.
+// objects has the decoded documents of a manifest by KIND/NAME.
 type objects map[string]any
 
-// newObject returns what a kind decodes into; nil: the kind is not expected.
+// newObject returns an empty object of a kind, or nil for an unexpected kind.
 func newObject(kind string) any {
 	switch kind {
 	case "v1/ConfigMap":
@@ -45,7 +45,7 @@ func newObject(kind string) any {
 	return nil
 }
 
-// The parts of Cilium's types that are used here.
+// The parts of Cilium's types that the chart uses.
 type localRedirectPolicy struct {
 	meta.TypeMeta   `json:",inline"`
 	meta.ObjectMeta `json:"metadata"`
@@ -88,8 +88,8 @@ type ciliumPort struct {
 	Protocol string `json:"protocol"`
 }
 
-// decode reads a manifest strictly: no unknown kind, no unknown or repeated
-// field, no object twice.
+// decode reads a manifest strictly: it refuses unknown kinds and fields, and fields
+// or objects that are given twice.
 func decode(t *testing.T, text string) objects {
 	t.Helper()
 	all := make(objects)
@@ -113,17 +113,17 @@ func decode(t *testing.T, text string) objects {
 			t.Errorf("%s: %v", key, err)
 		}
 		if all[key] != nil {
-			t.Errorf("%s is there twice", key)
+			t.Errorf("%s is given twice", key)
 		}
 		if head.Metadata.Namespace == "" {
-			t.Errorf("%s names no namespace", key)
+			t.Errorf("%s has no namespace", key)
 		}
 		all[key] = o
 	}
 	return all
 }
 
-// get returns the object of a kind; there must be just one.
+// get returns the only object of a kind.
 func get[T any](t *testing.T, all objects) T {
 	t.Helper()
 	var found []T
@@ -139,7 +139,7 @@ func get[T any](t *testing.T, all objects) T {
 	return found[0]
 }
 
-// pod is the DaemonSet's pod and its container.
+// pod returns the DaemonSet's pod and its container.
 func pod(t *testing.T, all objects) (*core.PodSpec, *core.Container) {
 	t.Helper()
 	p := &get[*apps.DaemonSet](t, all).Spec.Template.Spec
@@ -149,7 +149,7 @@ func pod(t *testing.T, all objects) (*core.PodSpec, *core.Container) {
 	return p, &p.Containers[0]
 }
 
-// corefile is the one that the pod is given.
+// corefile returns the Corefile that the pod mounts.
 func corefile(t *testing.T, all objects) string {
 	t.Helper()
 	p, _ := pod(t, all)
@@ -157,7 +157,7 @@ func corefile(t *testing.T, all objects) string {
 		if v.Name == "config" {
 			cm, ok := all["ConfigMap/"+v.ConfigMap.Name].(*core.ConfigMap)
 			if !ok {
-				t.Fatalf("there is no ConfigMap %s", v.ConfigMap.Name)
+				t.Fatalf("ConfigMap %s does not exist", v.ConfigMap.Name)
 			}
 			return cm.Data[v.ConfigMap.Items[0].Key]
 		}

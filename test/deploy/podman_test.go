@@ -17,20 +17,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// patience bounds every wait; nothing is judged by how long it takes.
+// patience is the timeout of every wait. No test measures time.
 const patience = 2 * time.Minute
 
-// node is a network namespace in place of a node's.
+// node is a network namespace that stands for a node.
 type node struct {
 	t    *testing.T
 	name string
-	peer *node // the one beside it
+	peer *node // connected to it
 }
 
 // clusterDNS is the address of the upstream Service.
 const clusterDNS = "10.96.0.10"
 
-// newNode makes a namespace, and one beside it that has the cluster's DNS.
+// newNode makes a namespace and a connected one with the cluster's DNS.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n, cluster := newNamespace(t, "node"), newNamespace(t, "cluster")
@@ -57,8 +57,8 @@ func newNamespace(t *testing.T, what string) *node {
 	return n
 }
 
-// enter is a command line that runs args on the node. Unlike ip netns exec it
-// leaves /sys as it is.
+// enter returns a command line that runs args on the node. Unlike ip netns exec it
+// does not mount /sys.
 func (n *node) enter(args ...string) []string {
 	return append([]string{"nsenter", "--net=/run/netns/" + n.name}, args...)
 }
@@ -77,15 +77,15 @@ func (n *node) run(args ...string) string {
 	return out
 }
 
-// serveCluster starts the cluster's DNS: the daemon's embedded sample of a zone,
-// and a name outside the cluster.
+// serveCluster starts the cluster's DNS: the daemon's sample zone and a name outside
+// of the cluster.
 func (n *node) serveCluster() {
 	n.t.Helper()
 	conf := writeFile(n.t, filepath.Join(n.t.TempDir(), "Corefile"), "cluster.local {\n bind "+clusterDNS+"\n sample\n}\nexample {\n bind "+clusterDNS+"\n hosts {\n  192.0.2.7 outside.example\n }\n}\n")
 	n.start("-conf", conf, "-basecorefile=")
 }
 
-// podmanOn is podman for pods that have the node's network.
+// podmanOn returns podman for pods in the node's network.
 type podmanOn struct {
 	*node
 	store *store
@@ -110,8 +110,8 @@ func (p *podmanOn) podman(args ...string) (string, error) {
 	return out.String() + errs.String(), err
 }
 
-// play runs the pod of a manifest, as the kubelet would, and returns the ID of
-// its process once it serves. It is removed at the end of the test.
+// play runs the pod of a manifest as the kubelet does, and returns the ID of its
+// process once it serves. The end of the test removes the pod.
 func (p *podmanOn) play(all objects) (pid string) {
 	p.t.Helper()
 	file := writeFile(p.t, filepath.Join(p.t.TempDir(), "pod.yaml"), podManifest(p.t, all))
@@ -149,9 +149,9 @@ func (p *podmanOn) await(what string, done func() bool) {
 	}
 }
 
-// podManifest is the DaemonSet's pod with what it takes from ConfigMaps, the
-// environment that the kubelet adds, and without what podman has no use for:
-// probes (the test asks them) and optional ConfigMaps.
+// podManifest returns the DaemonSet's pod with its ConfigMaps and the environment
+// that the kubelet adds, and without probes and optional ConfigMaps, which podman
+// does not support.
 func podManifest(t *testing.T, all objects) string {
 	t.Helper()
 	d := get[*apps.DaemonSet](t, all)
@@ -200,14 +200,14 @@ func toYAML(t *testing.T, o any) string {
 
 var testImage = []string{"--set", "image.repository=localhost/nodens,image.tag=test,image.pullPolicy=Never,config.upstreamServers=" + clusterDNS + ",config.lameduck=1s"}
 
-// digAnswer asks server for a name of the cluster.
+// digAnswer queries server for a name of the cluster.
 func (n *node) digAnswer(server string, options ...string) string {
 	n.t.Helper()
 	return strings.TrimSpace(n.run(append([]string{"dig", "@" + server, "+short", "+time=10", "+tries=3", "kubernetes.default.svc.cluster.local"}, options...)...))
 }
 
-// The rendered pod runs with the capabilities that it names, answers, is ready,
-// and leaves the node as it was.
+// TestPodmanHostNetwork checks that the rendered pod runs with its capabilities, answers, becomes
+// ready and restores the node.
 func TestPodmanHostNetwork(t *testing.T) {
 	s, n := newStore(t), newNode(t)
 	needRoot(t, "dig", "nft", "curl")
@@ -230,7 +230,7 @@ func TestPodmanHostNetwork(t *testing.T) {
 	}
 	checkStatus(t, pid, "0", capNetAdmin|capNetBindService)
 	if !strings.Contains(n.run("nft", "list", "tables"), "inet nodens") {
-		t.Error("there is no table inet nodens")
+		t.Error("table inet nodens does not exist")
 	}
 	if _, err := p.podman("stop", "--time", "60", "nodens-nodens"); err != nil {
 		t.Fatal(err)
@@ -243,8 +243,8 @@ func TestPodmanHostNetwork(t *testing.T) {
 	}
 }
 
-// The addon's manifest of node-cache needs another image and nothing else, though
-// that has no folder for the PID file, and no lock of iptables.
+// TestPodmanImageAlone checks that the Kubernetes addon's manifest works with our image, which
+// has neither the directory of the PID file nor an iptables lock.
 func TestPodmanImageAlone(t *testing.T) {
 	s, n := newStore(t), newNode(t)
 	needRoot(t, "dig", "curl")
@@ -254,10 +254,10 @@ func TestPodmanImageAlone(t *testing.T) {
 	all := decode(t, text)
 	spec, c := pod(t, all)
 	c.Image, c.ImagePullPolicy = "localhost/nodens:test", core.PullNever
-	c.Name = "nodens" // podman names the container by it
+	c.Name = "nodens" // part of the container's name in podman
 	c.Env = append(c.Env, core.EnvVar{Name: "KUBE_DNS_UPSTREAM_SERVICE_HOST", Value: clusterDNS})
 	for i := range spec.Volumes {
-		if host := spec.Volumes[i].HostPath; host != nil { // not this machine's
+		if host := spec.Volumes[i].HostPath; host != nil { // not a path of this machine
 			host.Path = filepath.Join(t.TempDir(), "xtables.lock")
 		}
 	}
@@ -271,7 +271,8 @@ func TestPodmanImageAlone(t *testing.T) {
 	}
 }
 
-// For Cilium's local redirect the pod has no capability and no root.
+// TestPodmanLocalRedirect checks that the pod for Cilium's local redirect runs without
+// capabilities and not as root.
 func TestPodmanLocalRedirect(t *testing.T) {
 	s, n := newStore(t), newNode(t)
 	needRoot(t, "dig")
@@ -281,7 +282,7 @@ func TestPodmanLocalRedirect(t *testing.T) {
 	for _, sysctl := range spec.SecurityContext.Sysctls { // as the kubelet does, in the pod's namespace
 		n.run("sh", "-c", `echo "$1" >"/proc/sys/$(echo "$0" | tr . /)"`, sysctl.Name, sysctl.Value)
 	}
-	// As in a pod, the default route alone leads to clients.
+	// As in a pod, only the default route leads to clients.
 	n.run("ip", "route", "add", "default", "via", "10.0.0.1")
 	n.peer.run("ip", "address", "add", "10.7.0.9/32", "dev", "lo")
 	pid := newPodman(s, n).play(all)
@@ -291,8 +292,8 @@ func TestPodmanLocalRedirect(t *testing.T) {
 	checkStatus(t, pid, "65532", 0)
 }
 
-// checkStatus looks at proc_pid_status(5): user, capabilities, and that neither
-// can grow.
+// checkStatus checks user and capabilities in proc_pid_status(5), and that the
+// process cannot gain more.
 func checkStatus(t *testing.T, pid, uid string, caps uint64) {
 	t.Helper()
 	status := readFile(t, "/proc/"+pid+"/status")

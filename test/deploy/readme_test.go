@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestReadmeInstall follows the README from zero: every command that stands with
-// a $ in its section Install, with the output that is shown below it, if any.
+// TestReadmeInstall runs every command after a $ in the section Install of the README
+// and compares its output with the README, if the README shows it.
 func TestReadmeInstall(t *testing.T) {
 	s, n := newStore(t), newNamespace(t, "host")
 	needRoot(t, "make", "dig", "curl")
@@ -37,8 +37,8 @@ func TestReadmeInstall(t *testing.T) {
 	}
 }
 
-// shell runs a command line on the node, at the top of the repository, and
-// returns what it prints to standard output; its standard error too if it fails.
+// shell runs a command line on the node in the root of the repository and returns its
+// standard output, and its standard error too if it fails.
 func (n *node) shell(env []string, line string) (string, error) {
 	args := n.enter("sh", "-c", line)
 	cmd := exec.Command(args[0], args[1:]...)
@@ -52,7 +52,7 @@ func (n *node) shell(env []string, line string) (string, error) {
 	return string(out), nil
 }
 
-// settings are an environment in which buildah and podman use the store without
+// settings returns an environment in which buildah and podman use the store without
 // options.
 func (s *store) settings() []string {
 	s.t.Helper()

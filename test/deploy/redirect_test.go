@@ -11,7 +11,7 @@ import (
 	core "k8s.io/api/core/v1"
 )
 
-// Capabilities, by capability.h of the kernel.
+// Capabilities, from the kernel's capability.h.
 const (
 	capNetBindService = 1 << 10
 	capNetAdmin       = 1 << 12
@@ -21,8 +21,8 @@ const (
 	capBPF            = 1 << 39
 )
 
-// cgroupOf makes a cgroup of the test's own in place of that of all pods, and
-// returns it with the mount that it is in.
+// cgroupOf makes a cgroup that stands for that of all pods, and returns it and its
+// mount.
 func cgroupOf(t *testing.T) (dir, mount string) {
 	t.Helper()
 	f, err := os.Open("/proc/self/mountinfo")
@@ -36,7 +36,7 @@ func cgroupOf(t *testing.T) (dir, mount string) {
 		}
 	}
 	if mount == "" {
-		skip(t, "there is no cgroup v2 hierarchy below /sys/fs/cgroup")
+		skip(t, "no cgroup v2 hierarchy below /sys/fs/cgroup")
 	}
 	dir = filepath.Join(mount, fmt.Sprintf("nodens-deploy-%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -46,8 +46,7 @@ func cgroupOf(t *testing.T) (dir, mount string) {
 	return dir, mount
 }
 
-// bpffsOf mounts a BPF file system of the test's own. What is pinned in it goes
-// with it.
+// bpffsOf mounts a new BPF file system. Its pins disappear with it.
 func bpffsOf(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -58,9 +57,9 @@ func bpffsOf(t *testing.T) string {
 	return dir
 }
 
-// The pod with redirection on has what that takes: sockets in the pods' cgroup
-// reach it by an address that their network does not know, and the cluster's DNS
-// when it is gone.
+// TestPodmanRedirect checks that the pod has what redirection needs: sockets in the
+// pods' cgroup reach nodens at an address without a route, and the cluster's DNS after
+// the pod has gone.
 func TestPodmanRedirect(t *testing.T) {
 	s, n := newStore(t), newNode(t)
 	needRoot(t, "dig", "mount", "umount")
@@ -84,7 +83,7 @@ func TestPodmanRedirect(t *testing.T) {
 	pid := p.play(all)
 	dig := []string{"dig", "@169.254.20.10", "+short", "+time=2", "+tries=1", "kubernetes.default.svc.cluster.local"}
 	if out, err := n.peer.try(dig...); err == nil {
-		t.Errorf("outside of the pods' cgroup the address is reached: %s", out)
+		t.Errorf("the address is reachable from outside of the pods' cgroup: %s", out)
 	}
 	asPod := append([]string{"sh", "-c", `echo 0 >"$0"/cgroup.procs; exec "$@"`, kubepods}, dig...)
 	answers := func() bool {

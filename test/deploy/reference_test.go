@@ -27,10 +27,9 @@ type metric struct {
 
 var metricName = regexp.MustCompile(`^(coredns|nodens)_[a-z0-9_]+$`)
 
-// sourceMetrics finds the metrics in the code: every text that looks like the name
-// of one, with its help where that follows, as an argument of a call or as Help of
-// options. Labels are the texts beside them; the kind is that of the function or
-// type, where it tells.
+// sourceMetrics finds the metrics in the code: strings that look like the name of a
+// metric, with the help that follows as an argument of a call or as field Help. Labels
+// are the strings beside them. The kind is that of the function or type, if known.
 func sourceMetrics(t *testing.T) map[string]metric {
 	t.Helper()
 	all := make(map[string]metric)
@@ -54,7 +53,7 @@ func sourceMetrics(t *testing.T) map[string]metric {
 			if m, ok := metricAt(f, n, above); ok {
 				all[m.name] = m
 			} else if lit, isLit := n.(*ast.BasicLit); isLit && metricName.MatchString(text(lit)) && all[text(lit)].name == "" {
-				all[text(lit)] = metric{name: text(lit)} // a scrape has to tell the rest
+				all[text(lit)] = metric{name: text(lit)} // the rest comes from a scrape
 			}
 			above = append(above, n)
 			return true
@@ -67,7 +66,7 @@ func sourceMetrics(t *testing.T) map[string]metric {
 	return all
 }
 
-// metricAt reads the call or the composite literal n; above are those around it.
+// metricAt reads the call or the composite literal n; above are its parents.
 func metricAt(f *ast.File, n ast.Node, above []ast.Node) (m metric, ok bool) {
 	var rest []ast.Expr
 	switch n := n.(type) {
@@ -109,7 +108,7 @@ func metricAt(f *ast.File, n ast.Node, above []ast.Node) (m metric, ok bool) {
 	return m, metricName.MatchString(m.name) && m.help != ""
 }
 
-// text is the value of a string constant, or empty.
+// text returns the value of a string constant, or "".
 func text(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -121,7 +120,7 @@ func text(e ast.Expr) string {
 	return ""
 }
 
-// kindOf tells a metric's kind by the name of a function or type.
+// kindOf returns the kind of a metric from the name of a function or type.
 func kindOf(e ast.Expr) string {
 	name := ""
 	switch e := e.(type) {
@@ -138,8 +137,8 @@ func kindOf(e ast.Expr) string {
 	return ""
 }
 
-// labelNames are the texts of a list, or the keys of a map, also where the list
-// or map is a variable of the file. Functions have none.
+// labelNames returns the strings of a list or the keys of a map, which may be a
+// variable of the file.
 func labelNames(f *ast.File, e ast.Expr) (names []string) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -166,7 +165,7 @@ func labelNames(f *ast.File, e ast.Expr) (names []string) {
 	return names
 }
 
-// exposedMetrics are the kinds and labels of a scrape.
+// exposedMetrics returns the kinds and labels in a scrape.
 func exposedMetrics(t *testing.T, scraped string) map[string]metric {
 	t.Helper()
 	p, err := textparse.New([]byte(scraped), "text/plain; version=0.0.4", labels.NewSymbolTable(), textparse.ParserOptions{FallbackContentType: "text/plain"})
@@ -201,8 +200,8 @@ func exposedMetrics(t *testing.T, scraped string) map[string]metric {
 	}
 }
 
-// unexposed are the kinds of metrics that only a daemon exposes that redirects
-// sockets, or that normalises.
+// unexposed has the kinds of metrics that a daemon exposes only with redirection or
+// normalize.
 var unexposed = map[string]string{
 	"nodens_redirect_alive":                 "gauge",
 	"nodens_redirect_heartbeat_age_seconds": "gauge",
@@ -210,8 +209,8 @@ var unexposed = map[string]string{
 	"nodens_normalize_sibling_wait_seconds": "histogram",
 }
 
-// TestMetricsReference holds docs/metrics.md to name every metric in the code,
-// with its kind, labels and help as a daemon exposes them.
+// TestMetricsReference checks that docs/metrics.md has every metric in the code with
+// its kind, labels and help.
 func TestMetricsReference(t *testing.T) {
 	all := sourceMetrics(t)
 	_, scraped := scrapes(t)
@@ -221,10 +220,10 @@ func TestMetricsReference(t *testing.T) {
 		}
 		m, ok := all[name]
 		if !ok {
-			t.Errorf("%s is exposed and not found in the code", name)
+			t.Errorf("%s is exposed but not found in the code", name)
 		}
 		if m.kind != "" && m.kind != e.kind || m.help != "" && m.help != e.help {
-			t.Errorf("the code reads as %+v, exposed is %+v", m, e)
+			t.Errorf("the code has %+v, the scrape has %+v", m, e)
 		}
 		all[name] = e
 	}
@@ -242,7 +241,7 @@ func TestMetricsReference(t *testing.T) {
 		writeFile(t, metricsReference, text)
 	}
 	if got, _ := os.ReadFile(metricsReference); string(got) != text {
-		t.Errorf("%s is not what the code says: run make metrics", metricsReference)
+		t.Errorf("%s is out of date: run make metrics", metricsReference)
 	}
 }
 

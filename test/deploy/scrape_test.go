@@ -21,7 +21,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// The daemon that is scraped has every kind of upstream and zone.
+// The scraped daemon has every kind of upstream and zone.
 const scrapedCorefile = `cluster.local {
     bind 169.254.20.10
     errors
@@ -40,15 +40,15 @@ const scrapedCorefile = `cluster.local {
 }
 `
 
-// scrape is what Prometheus has of a daemon that answers.
+// scrape returns two scrapes of a daemon that answers queries.
 func scrape(t *testing.T) database {
 	t.Helper()
 	before, after := scrapes(t)
 	return newDatabase(t, before, after)
 }
 
-// scrapes starts nodens on a node and returns what it exposes before and after
-// some queries.
+// scrapes starts nodens on a node and returns its metrics before and after some
+// queries.
 func scrapes(t *testing.T) (before, after string) {
 	t.Helper()
 	needRoot(t, "dig", "curl")
@@ -70,7 +70,7 @@ func scrapes(t *testing.T) (before, after string) {
 	return before, expose()
 }
 
-// start runs nodens on the node until the end of the test and returns once it
+// start runs nodens on the node until the end of the test. It returns once nodens
 // serves.
 func (n *node) start(args ...string) {
 	n.t.Helper()
@@ -92,20 +92,20 @@ func (n *node) start(args ...string) {
 	}
 }
 
-// Times of the two scrapes and of evaluation, so that every range of a minute
-// or more that ends at the last has a rate.
+// Times of the two scrapes and of evaluation. Every range of at least a minute that
+// ends at the last one has a rate.
 var (
 	firstScrape  = time.Unix(1_000_000, 0)
 	secondScrape = firstScrape.Add(30 * time.Second)
 )
 
-// series is what was scraped at two times.
+// series has the values of a series in both scrapes.
 type series struct {
 	labels        labels.Labels
 	first, second float64
 }
 
-// database is what Prometheus would have.
+// database has the series as Prometheus would.
 type database []series
 
 // newDatabase parses two scrapes.
@@ -114,7 +114,7 @@ func newDatabase(t *testing.T, before, after string) database {
 	first := parseScrape(t, before)
 	var db database
 	for key, s := range parseScrape(t, after) {
-		s.first = first[key].second // 0 where it was not there: counters start so
+		s.first = first[key].second // 0 if it is missing, as counters start at 0
 		db = append(db, s)
 	}
 	slices.SortFunc(db, func(a, b series) int { return labels.Compare(a.labels, b.labels) })
@@ -187,7 +187,7 @@ func (s sample) F() float64                  { return s.v }
 func (s sample) Type() chunkenc.ValueType    { return chunkenc.ValFloat }
 func (s sample) Copy() chunks.Sample         { return s }
 
-// evaluate returns the vector that an expression has at the second scrape.
+// evaluate returns the value of an expression at the second scrape.
 func (db database) evaluate(t *testing.T, expr string) promql.Vector {
 	t.Helper()
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 1e6, Timeout: time.Minute, Parser: parser.NewParser(parser.Options{})})

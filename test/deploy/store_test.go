@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// store is image storage of a test's own, with the settings that make buildah
-// and podman work in a container or a small VM: no overlay file system, no
-// systemd, no limits above those in force.
+// store is the image storage of a test. Its settings make buildah and podman work in
+// a container or a small VM: no overlay file system, no systemd, no higher limits.
 type store struct {
 	t       *testing.T
 	options []string
@@ -35,7 +34,7 @@ func (s *store) build(dir, image string, archs ...string) {
 	}
 }
 
-// buildah runs a command of buildah's and returns what it prints.
+// buildah runs a buildah command and returns its output.
 func (s *store) buildah(args ...string) string {
 	s.t.Helper()
 	out, err := command(".", "buildah", append(s.options, args...)...)

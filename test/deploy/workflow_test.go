@@ -9,7 +9,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The workflow runs the targets that .ci/run runs, each of which the Makefile has.
+// TestWorkflow checks that the workflow and .ci/run run the same targets of the
+// Makefile.
 func TestWorkflow(t *testing.T) {
 	var workflow struct {
 		Jobs map[string]struct {
@@ -24,7 +25,7 @@ func TestWorkflow(t *testing.T) {
 	got := workflow.Jobs["check"].Strategy.Matrix.Target
 	var want []string
 	for _, m := range regexp.MustCompile(`(?m)^make (\S+)$`).FindAllStringSubmatch(readFile(t, root+"/.ci/run"), -1) {
-		if m[1] != "build" { // which every job begins with
+		if m[1] != "build" { // the first step of every job
 			want = append(want, m[1])
 		}
 	}
@@ -36,7 +37,7 @@ func TestWorkflow(t *testing.T) {
 	makefile := readFile(t, root+"/Makefile")
 	for _, target := range got {
 		if !strings.Contains(makefile, "\n"+target+":") {
-			t.Errorf("there is no make %s", target)
+			t.Errorf("the Makefile has no target %s", target)
 		}
 	}
 }

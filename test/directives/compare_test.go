@@ -17,7 +17,7 @@ func asksNSID(m *dns.Msg) {
 	m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_NSID{Code: dns.EDNS0NSID}}
 }
 
-// ask makes questions of one type.
+// ask returns questions of one type.
 func ask(qtype uint16, names ...string) []question {
 	var list []question
 	for _, n := range names {
@@ -33,7 +33,7 @@ func join(lists ...[]question) (all []question) {
 	return all
 }
 
-// with changes how the questions are asked.
+// with changes the questions.
 func with(change func(*question), list []question) []question {
 	for i := range list {
 		change(&list[i])
@@ -381,8 +381,8 @@ example.test {
 	}
 }
 
-// TestAgainstCoreDNS starts both with one Corefile, in which each scenario has a
-// port of its own.
+// TestAgainstCoreDNS starts both servers with one Corefile, in which each scenario has
+// its own port.
 func TestAgainstCoreDNS(t *testing.T) {
 	var corefile strings.Builder
 	port := func(i int) string { return strconv.Itoa(5300 + i) }

@@ -1,6 +1,6 @@
-// Package directives runs nodens and CoreDNS side by side, a Corefile for each
-// directive, and holds that both answer the same but for the differences that
-// are listed with their reason.
+// Package directives runs nodens and CoreDNS side by side with a Corefile for each
+// directive, and checks that both give the same answers, except for the listed
+// differences.
 package directives
 
 import (
@@ -12,5 +12,5 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
-// nodens is race-checked.
+// nodens is built with the race detector.
 var nodens = lab.Nodens("-race")

@@ -15,8 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestLogLines compares the lines of the query log, but for ports and
-// durations.
+// TestLogLines compares the lines of the query log without ports and durations.
 func TestLogLines(t *testing.T) {
 	p := startPair(t, `example.test {
   BIND
@@ -52,7 +51,7 @@ func TestLogLines(t *testing.T) {
 	}
 }
 
-// withID gives queries to both servers the same ID.
+// withID sets the ID of the query to both servers.
 func withID(more func(*dns.Msg)) func(*dns.Msg) {
 	return func(m *dns.Msg) {
 		if more != nil {
@@ -62,9 +61,9 @@ func withID(more func(*dns.Msg)) func(*dns.Msg) {
 	}
 }
 
-// plain is a line without what differs from one query to the next. AA and RA
-// are left out: CoreDNS has neither in a failure. The size of the reply is left
-// out: nodens compresses names always, CoreDNS if the reply would not fit.
+// plain removes what differs between queries from a line. It also removes AA and RA,
+// which CoreDNS does not set in a failure, and the size of the reply: nodens always
+// compresses names, CoreDNS only if the reply would not fit.
 func plain(line string) string {
 	line = regexp.MustCompile(`^\[INFO\] 127\.0\.0\.1:[0-9]+`).ReplaceAllString(line, "CLIENT")
 	line = regexp.MustCompile(`[0-9.]+(e-[0-9]+)?s\b`).ReplaceAllString(line, "TOOK")
@@ -76,7 +75,7 @@ func plain(line string) string {
 	return line
 }
 
-// TestWhoami wants the client's own port from both.
+// TestWhoami checks that both servers answer with the client's port.
 func TestWhoami(t *testing.T) {
 	p := startPair(t, ". {\n  BIND\n  whoami\n}\n")
 	for _, network := range []string{"udp", "tcp"} {
@@ -100,8 +99,8 @@ func TestWhoami(t *testing.T) {
 	}
 }
 
-// TestDropped wants silence from both, and an answer to what is asked next on
-// the same socket.
+// TestDropped checks that both servers drop a query and answer the next one on the
+// same socket.
 func TestDropped(t *testing.T) {
 	p := startPair(t, ". {\n  BIND\n  acl {\n    drop type MX net 127.0.0.0/8\n  }\n"+forward)
 	for _, host := range []string{ours, theirs} {
@@ -128,14 +127,14 @@ func TestDropped(t *testing.T) {
 	}
 }
 
-// TestPprof fetches from both what the directive offers, at ports of their own.
+// TestPprof gets the profiles of both servers.
 func TestPprof(t *testing.T) {
 	binary := nodens.Path(t)
 	n := lab.NewNetns(t, "node")
 	lab.StartDaemon(t, lab.DaemonOptions{Binary: binary, Netns: n, Corefile: ". {\n  bind 127.0.0.1\n  debug\n  pprof 127.0.0.1:6053 {\n    block 1\n  }\n  whoami\n}\n"})
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine", "/debug/pprof/block"} {
 		if status, body := n.Get(t, "127.0.0.1:6053", path); status != http.StatusOK || body == "" {
-			t.Errorf("%s: status %d, %d octets", path, status, len(body))
+			t.Errorf("%s: status %d, %d bytes", path, status, len(body))
 		}
 	}
 	if status, _ := n.Get(t, "127.0.0.1:6053", "/metrics"); status != http.StatusNotFound {
@@ -143,7 +142,7 @@ func TestPprof(t *testing.T) {
 	}
 }
 
-// TestMaxTCPQueries wants the connection closed after the queries allowed.
+// TestMaxTCPQueries checks that the connection closes after the maximum of queries.
 func TestMaxTCPQueries(t *testing.T) {
 	p := startPair(t, ". {\n  BIND\n  timeouts {\n    maxtcpqueries 2\n  }\n"+forward)
 	for _, host := range []string{ours, theirs} {

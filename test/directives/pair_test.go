@@ -14,8 +14,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// Both servers have addresses of their own that differ in the last octet, and
-// one upstream between them.
+// Each server has its own addresses, which differ in the last byte. Both share an
+// upstream.
 const (
 	upstreamAddr = "127.0.0.53:53"
 	ours, theirs = "127.0.0.11", "127.0.0.12"
@@ -26,11 +26,11 @@ type pair struct {
 	*lab.Netns
 	daemon  *lab.Daemon
 	coreDNS *lab.Process
-	port    string // of the blocks that are asked
+	port    string // of the blocks to query
 }
 
-// startPair starts both with a Corefile in which BIND stands for the address of
-// either, over IPv4 and IPv6.
+// startPair starts both servers with a Corefile in which BIND stands for their IPv4
+// and IPv6 addresses.
 func startPair(t *testing.T, corefile string) *pair {
 	t.Helper()
 	coreDNS := lab.CoreDNS(t)
@@ -48,7 +48,7 @@ func bindTo(corefile, octet string) string {
 	return strings.ReplaceAll(corefile, "BIND", "bind 127.0.0."+octet+" fd00::"+octet)
 }
 
-// question is one query and how it is asked.
+// question is a query and its transport.
 type question struct {
 	name    string
 	qtype   uint16
@@ -72,7 +72,7 @@ func (q question) msg() *dns.Msg {
 	return m
 }
 
-// ask asks both and returns what they say.
+// ask queries both servers and returns their replies.
 func (p *pair) ask(t *testing.T, q question) (our, their *dns.Msg) {
 	t.Helper()
 	network, hosts := "udp", [2]string{ours, theirs}
@@ -85,9 +85,9 @@ func (p *pair) ask(t *testing.T, q question) (our, their *dns.Msg) {
 	return p.Ask(t, network, hosts[0]+":"+p.port, q.msg()), p.Ask(t, network, hosts[1]+":"+p.port, q.msg())
 }
 
-// gist is what has to be the same: rcode, truncation, the records of all
-// sections, EDE and NSID. Owner names are compared without case, records
-// without order, AA and the OPT record's own fields not at all.
+// gist returns what must be equal: rcode, truncation, the records of all sections,
+// EDE and NSID. It ignores the case of owner names, the order of records, AA and the
+// fixed fields of the OPT record.
 func gist(r *dns.Msg, ttls bool) string {
 	out := []string{dns.RcodeToString[r.Rcode]}
 	if r.Truncated {
@@ -125,13 +125,13 @@ func optionsOf(r *dns.Msg) []string {
 	return out
 }
 
-// scenario is a directive's Corefile and what is asked.
+// scenario is a Corefile for a directive, and its queries.
 type scenario struct {
 	name      string
 	corefile  string
 	questions []question
-	// differs has, by question, why nodens does not answer as CoreDNS does. A
-	// reason for answers that are the same is a mistake.
+	// differs has the reason of a difference by question. The test fails if both
+	// servers answer the same.
 	differs map[string]string
 }
 
@@ -140,11 +140,11 @@ func (s scenario) onPort(port string) string {
 	return regexp.MustCompile(`(?m)^([^ (]+) \{$`).ReplaceAllString(s.corefile, "$1:"+port+" {")
 }
 
-// ttlSlack is by how many seconds TTLs may differ: the two are asked one after the
-// other, and the machine may be slow.
+// ttlSlack is the allowed difference of TTLs in seconds: the servers are queried one
+// after the other, and the machine may be slow.
 const ttlSlack = 3
 
-// sameTTLs compares the TTLs of replies that have the same gist without them.
+// sameTTLs compares the TTLs of replies with the same gist.
 func sameTTLs(a, b *dns.Msg) bool {
 	for i, x := range ttlsOf(a) {
 		if d := x - ttlsOf(b)[i]; d > ttlSlack || d < -ttlSlack {
@@ -154,7 +154,7 @@ func sameTTLs(a, b *dns.Msg) bool {
 	return true
 }
 
-// ttlsOf lists the TTLs in the order in which gist has the records.
+// ttlsOf returns the TTLs in the order of the records in gist.
 func ttlsOf(r *dns.Msg) []int64 {
 	var all []int64
 	for _, section := range [][]dns.RR{r.Answer, r.Ns, r.Extra} {
@@ -167,7 +167,7 @@ func ttlsOf(r *dns.Msg) []int64 {
 	return all
 }
 
-// line is a record for comparison.
+// line returns a record as text for the comparison.
 func line(rr dns.RR, ttl bool) string {
 	rr = dns.Copy(rr)
 	if !ttl {
@@ -176,7 +176,7 @@ func line(rr dns.RR, ttl bool) string {
 	return strings.ToLower(strings.Join(strings.Fields(rr.String()), " "))
 }
 
-// check asks every question twice: a miss and, with cache, a hit.
+// check sends every query twice: a miss and, with cache, a hit.
 func (s scenario) check(t *testing.T, p *pair) {
 	used := make(map[string]bool)
 	for _, q := range s.questions {
@@ -198,7 +198,7 @@ func (s scenario) check(t *testing.T, p *pair) {
 	}
 	for q, why := range s.differs {
 		if !used[q] {
-			t.Errorf("%s: both answer the same, in spite of: %s", q, why)
+			t.Errorf("%s: both answer the same, but a difference is listed: %s", q, why)
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// zoneData is what the upstream knows. Every other name below example.test does
-// not exist, and what begins with "fail" is answered SERVFAIL.
+// zoneData has the records of the upstream. Other names below example.test do not
+// exist. Names that start with "fail" get SERVFAIL.
 func zoneData() []string {
 	return []string{
 		"a.example.test. 300 IN A 192.0.2.1",
@@ -27,8 +27,8 @@ func zoneData() []string {
 	}
 }
 
-// answer answers from zoneData. A TXT question below options.test is answered
-// with the options that came with it, in the order of their codes.
+// answer answers from zoneData. A TXT query below options.test gets the EDNS options
+// of the query, sorted by code.
 func answer(q *dns.Msg) *dns.Msg {
 	name := strings.ToLower(q.Question[0].Name)
 	switch {
@@ -67,8 +67,8 @@ func answer(q *dns.Msg) *dns.Msg {
 	return lab.Denial(q, dns.RcodeNameError, "test.")
 }
 
-// sentOptions lists the options of q's OPT record that are neither cookies nor
-// keepalive, which are between upstream and whoever asks it.
+// sentOptions returns the options of q's OPT record without cookies and keepalive,
+// which are hop by hop.
 func sentOptions(q *dns.Msg) string {
 	var list []string
 	if opt := q.IsEdns0(); opt != nil {

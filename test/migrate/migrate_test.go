@@ -1,5 +1,5 @@
-// Package migrate starts what nodens migrate makes of a manifest, beside what
-// node-cache runs with the manifest as it was.
+// Package migrate starts nodens from a migrated manifest beside node-cache with the
+// original one.
 package migrate
 
 import (
@@ -23,10 +23,10 @@ func TestMain(m *testing.M) {
 	os.Exit(lab.Main(m))
 }
 
-// nodens is race-checked where that works.
+// nodens is built with the race detector where that works.
 var nodens = lab.RaceNodens()
 
-// manifest is what counts here of a DaemonSet or a ConfigMap.
+// manifest has the fields of a DaemonSet or a ConfigMap that the test needs.
 type manifest struct {
 	Kind string
 	Data map[string]string
@@ -61,13 +61,13 @@ func read(t *testing.T, text string) (args []string, corefile string) {
 const (
 	input   = "../../cmd/nodens/testdata/migrate/kubespray.yaml"
 	localIP = "169.254.25.10"
-	hostIP  = "127.0.0.1" // what the kubelet would fill in
+	hostIP  = "127.0.0.1" // set by the kubelet
 )
 
-// TestFirstRollOut starts nodens from the migrated manifest on a node where
-// node-cache, of which CoreDNS is the greater part, still serves: they share the
-// ports, and nodens goes on alone. With the flags as they were it goes without the
-// port of node-cache's own metrics.
+// TestFirstRollOut starts nodens from the migrated manifest on a node where CoreDNS,
+// with the ports of node-cache, still serves. They share the ports, and nodens
+// continues alone. With the original flags, nodens starts without the port of
+// node-cache's own metrics.
 func TestFirstRollOut(t *testing.T) {
 	t.Parallel()
 	lab.NeedTools(t, "unshare")
@@ -106,18 +106,18 @@ func TestFirstRollOut(t *testing.T) {
 	}
 }
 
-// nodeCache serves the Corefile by CoreDNS, and holds the port of node-cache's own
-// metrics as that does, without SO_REUSEPORT.
+// nodeCache serves the Corefile with CoreDNS. It also listens on the port of
+// node-cache's own metrics without SO_REUSEPORT, as node-cache does.
 func nodeCache(t *testing.T, n *lab.Netns, corefile string) *lab.Process {
 	t.Helper()
 	n.Listen(t, "tcp", "0.0.0.0:9353")
 	file := lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), corefile)
 	p := lab.Command{Netns: n, Args: []string{lab.CoreDNS(t), "-conf", file}, Env: []string{"MY_HOST_IP=" + hostIP}}.Start(t)
-	p.Out.WaitFor(t, 0, `linux/`) // its banner, printed once it listens
+	p.Out.WaitFor(t, 0, `linux/`) // the banner, which CoreDNS prints once it listens
 	return p
 }
 
-// command is nodens with its Corefile where the pod has it.
+// command returns nodens with its Corefile at the path in the pod.
 func command(t *testing.T, n *lab.Netns, bin string, args []string, corefile string) lab.Command {
 	t.Helper()
 	etc := t.TempDir()
