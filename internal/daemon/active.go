@@ -68,7 +68,7 @@ func (c *activeConfig) use(ctx context.Context, cfg source) error {
 func (c *activeConfig) open(ctx context.Context, a *app) error {
 	commit, abort, err := c.admin.prepare(ctx, a.endpoints)
 	if err != nil && c.opts.Sample {
-		// On a machine where somebody tries nodens, these ports may be in use.
+		// With the sample, another process may use these ports: serve without them.
 		c.log.Warn("no /health, /ready and /metrics", "error", err)
 		commit, abort, err = c.admin.prepare(ctx, nil)
 	}

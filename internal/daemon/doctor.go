@@ -20,7 +20,7 @@ import (
 // calls warn for each error that such a daemon logs and survives.
 func (o *Options) DoctorConfig(warn func(error)) doctor.Config {
 	c := doctor.Config{
-		ClusterDomain: strings.ToLower(o.ClusterDomain) + ".", ResolvConf: HostResolvConf,
+		ClusterDomain: strings.ToLower(o.ClusterDomain) + ".", ResolvConf: hostResolvConf,
 		Needs: o.doctorNeeds(), Holders: portHolders, Host: o.hostState,
 	}
 	for _, ip := range o.LocalIPs {

@@ -17,8 +17,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/watch"
 )
 
-// HostResolvConf is the file with the host's nameservers and search list.
-const HostResolvConf = "/etc/resolv.conf"
+// hostResolvConf is the file with the host's nameservers and search list.
+const hostResolvConf = "/etc/resolv.conf"
 
 // searchList is the search list from which normalize takes its suffixes.
 type searchList struct {

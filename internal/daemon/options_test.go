@@ -40,8 +40,7 @@ func (o optionsOf) of(t *testing.T, option string) any {
 func TestOptionsReach(t *testing.T) {
 	o := &Options{LocalIPs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}, DNSPort: 53, Stderr: io.Discard, Getenv: func(string) string { return "" }}
 	o.Redirect.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.7")}
-	builder := newBuilder(newBase(o), nil, nil, nil, nil, nil)
-	builder.resolvConf = "/nonexistent"
+	builder := &builder{base: newBase(o), resolvConf: "/nonexistent"}
 	for _, tc := range []optionsOf{
 		{"forward . 192.0.2.1", func(b *config.Block) (any, error) { return poolConfig(b.Forwards[0]) }, []string{
 			"except a.example", "force_tcp", "prefer_udp", "policy sequential", "policy round_robin", "max_fails 7",
