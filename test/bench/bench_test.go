@@ -92,8 +92,8 @@ func ask(t *testing.T, u *upstream, query []byte) []byte {
 	return reply
 }
 
-// TestUpstreamAnswersAreRight holds the scripted upstream and the checker to
-// each other, and the checker to refusing what is wrong.
+// TestUpstreamAnswersAreRight checks the scripted upstream and the checker
+// against each other, and that the checker rejects wrong replies.
 func TestUpstreamAnswersAreRight(t *testing.T) {
 	u, q := newUpstream(t)
 	for _, negative := range []bool{false, true} {
@@ -108,10 +108,10 @@ func TestUpstreamAnswersAreRight(t *testing.T) {
 			negative, ok, echo bool
 		}{
 			{what: "the answer", reply: reply, query: query, negative: negative, ok: true},
-			{what: "taken for the other kind", reply: reply, query: query, negative: !negative},
-			{what: "another name's", reply: reply, query: other, negative: negative},
+			{what: "checked as the other kind", reply: reply, query: query, negative: !negative},
+			{what: "the answer for another name", reply: reply, query: other, negative: negative},
 			{what: "the query itself", reply: query, query: query, negative: negative, echo: true},
-			{what: "a cut one", reply: reply[:20], query: query, negative: negative},
+			{what: "a truncated answer", reply: reply[:20], query: query, negative: negative},
 		} {
 			if got := right(c.reply, c.query, c.negative, c.echo); got != c.ok {
 				t.Errorf("negative %v, %s: right = %v", negative, c.what, got)
@@ -123,8 +123,8 @@ func TestUpstreamAnswersAreRight(t *testing.T) {
 	}
 }
 
-// TestGenerator runs every kind of job against the upstream: all that it sends
-// is answered, checked and counted.
+// TestGenerator runs every kind of job against the upstream: each query is
+// answered, checked and counted.
 func TestGenerator(t *testing.T) {
 	u, q := newUpstream(t)
 	for name, j := range map[string]job{
@@ -140,7 +140,7 @@ func TestGenerator(t *testing.T) {
 				t.Fatal(err)
 			}
 			if asked := u.asked.Load() - before; r.Answers == 0 || r.Wrong+r.Lost != 0 || int64(r.Answers) != asked {
-				t.Errorf("%+v, and the upstream was asked %d times", r, asked)
+				t.Errorf("%+v, but %d queries at the upstream", r, asked)
 			}
 			if j.Duration == 0 && r.Answers != j.To-j.From {
 				t.Errorf("%d answers of %d names", r.Answers, j.To-j.From)
@@ -175,7 +175,7 @@ func TestProcFigures(t *testing.T) {
 	if d, err := cpuTime(proc, 7); err != nil || d != 1234 {
 		t.Errorf("cpuTime = %v, %v, want 1234 ns", d, err)
 	}
-	for _, pid := range []int{8, 9} { // 9 is not there
+	for _, pid := range []int{8, 9} { // 9 does not exist
 		if _, err := cpuTime(proc, pid); err == nil {
 			t.Errorf("no error for process %d", pid)
 		}
@@ -216,7 +216,7 @@ func TestSummaryGoesBetweenTheMarks(t *testing.T) {
 	}
 }
 
-// Figures of two rounds: what the goals and the summary make of them.
+// Figures of two rounds, for the goals and the summary.
 func TestGoals(t *testing.T) {
 	b := &bench{options: options{names: 10, filled: 100, grown: 1000, rounds: 2}, servers: []*server{
 		{name: nodens, start: 10 * time.Millisecond}, {name: coreDNS}, {name: unbound}, {name: goEcho}, {name: cEcho}}}
@@ -236,7 +236,7 @@ func TestGoals(t *testing.T) {
 		{"CPU per hit / C mmsg echo", 1, true}, {"CPU per hit / unbound", 0.8, true}, {"CPU per hit / CoreDNS", 8.0 / 60, true},
 		{"CPU per hit, mix B / A", 1.0125, true}, {"CPU at 5,000/s / C mmsg echo", 1.25, true}, {"p99 at 5,000/s / CoreDNS", 1.0 / 3, true},
 		{"CPU per miss / CoreDNS", 0.55, true}, {"p99 of a miss / CoreDNS", 1.0 / 3, true}, {"CPU per hit, 1000 names / 1000", 23.0 / 16, true},
-		{"resident octets per A answer, all in", 250, true}, {"idle, share of a core", 0.0001, true}, {"start to the first answer, ms", 10, true},
+		{"resident bytes per A answer, total", 250, true}, {"idle, share of a core", 0.0001, true}, {"start to the first answer, ms", 10, true},
 	}
 	for i, g := range b.goals(f) {
 		if w := want[i]; g.what != w.what || math.Abs(g.have-w.have) > 1e-9 || g.met() != w.met {
@@ -245,7 +245,7 @@ func TestGoals(t *testing.T) {
 	}
 	var summary strings.Builder
 	b.summary(&summary, f)
-	for _, part := range []string{"| nodens | 0 | 8.00 | 8.10 | 10.0 | 100 | 33.0 | 0 | 10 |", "| C mmsg echo | 0 | 8.00 | – |", "takes 1.00 of the CPU of an echo in C, 0.80 of unbound's, 0.13 of CoreDNS's", "250 octets"} {
+	for _, part := range []string{"| nodens | 0 | 8.00 | 8.10 | 10.0 | 100 | 33.0 | 0 | 10 |", "| C mmsg echo | 0 | 8.00 | – |", "takes 1.00 of the CPU of an echo in C, 0.80 of unbound's, 0.13 of CoreDNS's", "250 bytes"} {
 		if !strings.Contains(summary.String(), part) {
 			t.Errorf("%q is not in the summary:\n%s", part, summary.String())
 		}

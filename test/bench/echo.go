@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// echo is the floor: it turns every datagram that comes to addr into a reply
-// and sends it back, in batches, without looking at it.
+// echo is the lower bound: it sets QR in every datagram to addr and sends it
+// back, in batches, without parsing it.
 func echo(addr string) error {
 	pc, err := net.ListenPacket("udp4", addr)
 	if err != nil {
@@ -36,7 +36,7 @@ func echo(addr string) error {
 		if err := raw.Read(onRead); err != nil {
 			return err
 		}
-		b.turnRound(n)
+		b.makeReplies(n)
 		for sent = 0; sent < n && errno == 0; {
 			if err := raw.Write(onSend); err != nil {
 				return err
@@ -49,15 +49,15 @@ func echo(addr string) error {
 	}
 }
 
-// restore gives the first n datagrams their whole memory again.
+// restore resets the first n datagrams to their full buffers.
 func (b *batch) restore(n int) {
 	for i := range n {
 		b.set(i, b.bufs[i][:])
 	}
 }
 
-// turnRound makes the n datagrams received the replies to be sent.
-func (b *batch) turnRound(n int) {
+// makeReplies makes replies of the n received datagrams.
+func (b *batch) makeReplies(n int) {
 	for i := range n {
 		p := b.bufs[i][:max(12, b.hdrs[i].n)]
 		p[2] |= 0x80 // QR, RFC 1035 section 4.1.1

@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	maxWindow   = 256             // an ID is a slot and a generation, an octet each
-	lostAfter   = 1 * time.Second // without an answer
+	maxWindow   = 256             // an ID is a slot and a generation, one byte each
+	lostAfter   = 1 * time.Second // without an answer a query counts as lost
 	sweepEvery  = 100 * time.Millisecond
-	maxLatency  = 1 << 19 // samples kept of one job
-	timerSlack  = 1       // nanoseconds; the kernel's default of 50 µs would blur the rate
-	receiveRoom = 4 << 20 // octets
+	maxLatency  = 1 << 19 // samples kept per job
+	timerSlack  = 1       // nanoseconds; the kernel's default of 50 µs is too coarse for the rate
+	receiveRoom = 4 << 20 // bytes
 )
 
-// job is what the generator is to do, one line of JSON on its standard input.
+// job is a job for the generator, one line of JSON on its standard input.
 type job struct {
 	Server   netip.AddrPort
 	Echo     bool // the server only echoes
 	Mix      mix
-	From, To int           // range of the names, To is not in it
-	Duration time.Duration // of asking at random; 0: ask for each name once, in order
-	Window   int           // queries under way at most
+	From, To int           // range of the names, without To
+	Duration time.Duration // of random queries; 0: query each name once, in order
+	Window   int           // maximum of queries in flight
 	Rate     int           // per second; 0: as fast as the window allows
 }
 
-// result is the generator's reply, one line of JSON.
+// result is the generator's result, one line of JSON.
 type result struct {
-	Answers  int // right ones
+	Answers  int // correct answers
 	Wrong    int
 	Lost     int
 	Wall     time.Duration
@@ -44,18 +44,17 @@ type result struct {
 	Err      string
 }
 
-// slot is a query under way, or free.
+// slot is a query in flight, or free.
 type slot struct {
 	query    [bufLen]byte
 	len      int
-	sent     time.Duration // since the job's start
+	sent     time.Duration // since the start of the job
 	negative bool
 	live     bool
-	gen      byte // differs from one use to the next, so that a late answer is told
+	gen      byte // changes with each use, so that a late answer is recognized
 }
 
-// generator sends the queries of one job and checks the answers. One thread
-// does all of it.
+// generator sends the queries of one job and checks the answers, in one thread.
 type generator struct {
 	job
 	result
@@ -66,12 +65,12 @@ type generator struct {
 	rx, tx    *batch
 	began     time.Time
 	swept     time.Duration
-	next      int    // the next name, or how many were sent
+	next      int    // the next name, or the number of queries sent
 	random    uint64 // xorshift state
 	latency   []time.Duration
 }
 
-// generate does the jobs that come from r, one after another.
+// generate runs the jobs from r, one after another.
 func generate(r io.Reader, w io.Writer) error {
 	runtime.LockOSThread()
 	debug.SetGCPercent(-1)
@@ -138,7 +137,7 @@ func connect(to netip.AddrPort) (int, error) {
 	return fd, nil
 }
 
-// run sends until the job is done and then waits for the last answers.
+// run sends queries until the job is done and then waits for the last answers.
 func (g *generator) run() error {
 	for {
 		now := time.Since(g.began)
@@ -167,7 +166,7 @@ func (g *generator) run() error {
 	return nil
 }
 
-// due says how many queries to send now, -1 at the end, and how long to wait
+// due returns how many queries to send now, -1 at the end, and how long to wait
 // for answers after that.
 func (g *generator) due(now time.Duration) (int, time.Duration) {
 	switch {
@@ -186,7 +185,7 @@ func (g *generator) due(now time.Duration) (int, time.Duration) {
 	return n, max(0, min(at(g.next-g.From+n)-now, sweepEvery))
 }
 
-// send asks for n names; as many slots are free.
+// send sends n queries. At least n slots must be free.
 func (g *generator) send(n int, now time.Duration) error {
 	var used [batchSize]byte
 	for k := range n {
@@ -222,7 +221,7 @@ func (g *generator) pick() int {
 	return g.From + int(g.random>>32)*(g.To-g.From)>>32
 }
 
-// receive takes what has come; if nothing has, it waits for it.
+// receive reads the datagrams in the socket buffer, and waits if there are none.
 func (g *generator) receive(wait time.Duration) error {
 	n, errno := g.rx.recv(uintptr(g.fd))
 	if errno == unix.EAGAIN && wait > 0 {
@@ -267,7 +266,7 @@ func (g *generator) take(reply []byte, now time.Duration) {
 	}
 }
 
-// sweep gives up the queries that have waited for too long.
+// sweep drops queries without an answer after lostAfter.
 func (g *generator) sweep(now time.Duration) {
 	g.swept = now
 	for i := range g.Window {

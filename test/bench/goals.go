@@ -6,16 +6,17 @@ import (
 	"io"
 )
 
-// errBelowGoals means that the table of goals says where.
+// errBelowGoals is the error if a goal is missed. The table of goals has the
+// details.
 var errBelowGoals = errors.New("below the goals")
 
-// goal is a figure and what it may be at most.
+// goal is a figure and its maximum.
 type goal struct {
 	what        string
 	have, limit float64
 }
 
-// met is false for what was not measured, NaN.
+// met is false if the figure was not measured (NaN).
 func (g goal) met() bool { return g.have <= g.limit }
 
 // goals are those of user space.
@@ -32,14 +33,14 @@ func (b *bench) goals(f *figures) []goal {
 		{"CPU per miss / CoreDNS", f.misses.ratio(nodens, f.misses, coreDNS, cpu), 0.6},
 		{"p99 of a miss / CoreDNS", f.misses.ratio(nodens, f.misses, coreDNS, p99), 1},
 		{fmt.Sprintf("CPU per hit, %d names / %d", b.grown, fewNames), growth(f), 1.5},
-		{"resident octets per A answer, all in", b.perGrown(f), 300},
+		{"resident bytes per A answer, total", b.perGrown(f), 300},
 		{"idle, share of a core", f.idle[nodens], 0.001},
 		{"start to the first answer, ms", b.servers[0].start.Seconds() * 1000, 50},
 	}
 }
 
-// floor is what a hit is compared with: the echo in C, or in Go where there is
-// no compiler.
+// floor is the server that hits are compared with: the echo in C, or in Go if
+// there is no C compiler.
 func (b *bench) floor() string {
 	for _, s := range b.servers {
 		if s.name == cEcho {
@@ -60,7 +61,7 @@ func check(w io.Writer, goals []goal) error {
 		}
 		rows = append(rows, []string{g.what, number(g.have, 4), number(g.limit, 4), verdict})
 	}
-	fmt.Fprintf(w, "Goals of nodens; what was not measured is missed.\n\n")
+	fmt.Fprintf(w, "Goals of nodens. A figure that was not measured misses its goal.\n\n")
 	table(w, []string{"goal", "measured", "at most", ""}, rows)
 	return err
 }

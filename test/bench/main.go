@@ -1,9 +1,8 @@
-// The program bench measures nodens, its peers and a floor side by side on
-// loopback addresses: CPU per answer, latency, idle cost, memory. It prints
-// Markdown.
+// The program bench compares nodens, its peers and an echo on loopback addresses:
+// CPU per answer, latency, idle cost, memory. It prints Markdown.
 //
-//	go run ./test/bench          # some five minutes, after the builds
-//	go run ./test/bench -check   # and exits 1 where a goal is missed
+//	go run ./test/bench          # about five minutes, after the builds
+//	go run ./test/bench -check   # and exits 1 if a goal is missed
 //	go run ./test/bench -readme README.md
 package main
 
@@ -34,7 +33,7 @@ func main() {
 	}
 }
 
-// run does what a child of ours is to do, or measures.
+// run measures, or does the work of a child process.
 func run(args []string) error {
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -62,8 +61,8 @@ type options struct {
 	length       time.Duration // of a round
 	idle         time.Duration
 	names        int
-	filled       int // names in all caches in the end
-	grown        int // names in nodens then
+	filled       int // names in all caches at the end
+	grown        int // names in nodens at the end
 	readme       string
 	peers        []string
 	coreDNS      string
@@ -77,21 +76,21 @@ func parseOptions(args []string) (options, error) {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.IntVar(&o.rounds, "rounds", 5, "alternating `rounds` of each load")
 	seconds := fs.Float64("seconds", 1, "`seconds` of a round")
-	fs.DurationVar(&o.idle, "idle", 10*time.Second, "`time` to watch the servers without queries")
-	fs.IntVar(&o.names, "names", 10_000, "`number` of names that the hits are among")
-	fs.IntVar(&o.filled, "fill", 100_000, "`number` of names in the caches in the end")
-	fs.IntVar(&o.grown, "grow", 1_000_000, "`number` of names in nodens's cache at last")
-	fs.StringVar(&o.readme, "readme", "", "put a summary between the marks in `file`, too")
-	fs.Func("peers", "comma-separated `servers` beside nodens and the echo (default "+strings.Join(o.peers, ",")+")", func(s string) error {
+	fs.DurationVar(&o.idle, "idle", 10*time.Second, "`time` to measure the servers without queries")
+	fs.IntVar(&o.names, "names", 10_000, "`number` of names for hits")
+	fs.IntVar(&o.filled, "fill", 100_000, "`number` of names in all caches at the end")
+	fs.IntVar(&o.grown, "grow", 1_000_000, "`number` of names in nodens's cache at the end")
+	fs.StringVar(&o.readme, "readme", "", "also write a summary between the marks in `file`")
+	fs.Func("peers", "comma-separated `servers` to compare with nodens and the echo (default "+strings.Join(o.peers, ",")+")", func(s string) error {
 		o.peers = strings.FieldsFunc(s, func(r rune) bool { return r == ',' })
 		for _, p := range o.peers {
 			if !slices.Contains([]string{coreDNS, unbound, dnsmasq}, p) {
-				return fmt.Errorf("no peer is called %q", p)
+				return fmt.Errorf("unknown peer %q", p)
 			}
 		}
 		return nil
 	})
-	fs.StringVar(&o.coreDNS, "coredns", "", "`file` of a CoreDNS to use; without it "+coreDNSVersion+" is built")
+	fs.StringVar(&o.coreDNS, "coredns", "", "`file` of a CoreDNS binary; by default "+coreDNSVersion+" is built")
 	fs.BoolVar(&o.check, "check", false, "compare with the goals and exit 1 if one is missed")
 	fs.IntVar(&o.serverCPU, "server-cpu", 1, "`CPU` of the servers")
 	fs.IntVar(&o.generatorCPU, "generator-cpu", 0, "`CPU` of the generator and of the upstream")
@@ -103,11 +102,11 @@ func parseOptions(args []string) (options, error) {
 	case fs.NArg() > 0:
 		return o, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case o.rounds < 1 || o.length < 10*time.Millisecond || o.idle <= 0:
-		return o, errors.New("want at least one round, 0.01 seconds long, and some idle time")
+		return o, errors.New("need at least one round of at least 0.01 seconds, and idle time")
 	case o.names < 10 || o.filled < o.names+o.rounds || o.grown <= o.filled || o.grown > maxNames:
 		return o, fmt.Errorf("want 10 ≤ -names < -fill < -grow ≤ %d", maxNames)
 	case o.serverCPU == o.generatorCPU:
-		return o, errors.New("servers and generator want a CPU each")
+		return o, errors.New("servers and generator need one CPU each")
 	}
 	return o, nil
 }
@@ -160,8 +159,7 @@ func (b *bench) conclude(w io.Writer, f *figures) error {
 	return check(w, b.goals(f))
 }
 
-// startAll starts nodens, the peers that are there, the floor, and the
-// generator.
+// startAll starts nodens, the installed peers, the echo, and the generator.
 func (b *bench) startAll(ctx context.Context, e *env) error {
 	for i, name := range slices.Concat([]string{nodens}, b.peers, []string{goEcho, cEcho}) {
 		s, err := e.start(ctx, name, address(i+1))

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	hitWindow  = 128  // queries under way in the closed loop
-	missWindow = 32   // fewer, so that no server runs into its own limit of look-ups
-	fewNames   = 1000 // where growth begins
+	hitWindow  = 128  // queries in flight in the closed loop
+	missWindow = 32   // fewer, so that no server reaches its own limit
+	fewNames   = 1000 // the size before growth
 )
 
-// rates of the fixed-rate rounds, queries per second.
+// rates are the rates of the fixed-rate rounds, in queries per second.
 var rates = [...]int{100, 1000, 5000}
 
-// bench is the servers side by side, and what asks them.
+// bench is the servers and the generator.
 type bench struct {
 	options
 	servers   []*server
@@ -33,7 +33,7 @@ type bench struct {
 	progress  io.Writer
 }
 
-// figures is all that was measured.
+// figures are the results.
 type figures struct {
 	hits   [2]phase          // by mix
 	paced  [len(rates)]phase // mix A
@@ -43,13 +43,13 @@ type figures struct {
 	before map[string]memory // with -names names
 	after  map[string]memory // with -fill names
 	last   memory            // of nodens, with -grow names
-	pause  float64           // the longest of its collector until then, seconds
+	pause  float64           // the longest pause of its garbage collector, in seconds
 }
 
-// memory of a server; cache is nodens_cache_bytes, zero for the others.
+// memory of a server. cache is nodens_cache_bytes, 0 for the others.
 type memory struct{ resident, cache float64 }
 
-// startGenerator starts this program again as the generator, on its own CPU.
+// startGenerator runs this program as the generator, on its own CPU.
 func (b *bench) startGenerator(ctx context.Context, self string) error {
 	b.generator = exec.CommandContext(ctx, self, "pinned", strconv.Itoa(b.generatorCPU), self, "generate")
 	b.generator.Stderr = os.Stderr
@@ -66,7 +66,7 @@ func (b *bench) startGenerator(ctx context.Context, self string) error {
 	return b.generator.Start()
 }
 
-// measure does one job against s.
+// measure runs one job against s.
 func (b *bench) measure(s *server, j job) (sample, error) {
 	j.Server, j.Echo = s.addr, s.echo()
 	asked := b.upstream.asked.Load()
@@ -85,7 +85,7 @@ func (b *bench) measure(s *server, j job) (sample, error) {
 	return newSample(r, after[0]-before[0], after[1]-before[1], b.upstream.asked.Load()-asked), nil
 }
 
-// cpuTimes are those of the server and of the generator.
+// cpuTimes are the CPU times of the server and of the generator.
 func (b *bench) cpuTimes(s *server) ([2]time.Duration, error) {
 	proc := os.DirFS("/proc")
 	server, err := cpuTime(proc, s.pid())
@@ -108,13 +108,13 @@ func (b *bench) do(j job) (result, error) {
 		return r, errors.New(r.Err)
 	}
 	if r.Answers == 0 {
-		return r, errors.New("not one right answer")
+		return r, errors.New("no correct answer")
 	}
 	return r, nil
 }
 
-// round does a job against each of the servers. It begins with another one
-// each time.
+// round runs a job against each of the servers. Each round starts with another
+// server.
 func (b *bench) round(i int, servers []*server, j job) (map[string]sample, error) {
 	samples := make(map[string]sample)
 	for k := range servers {
@@ -127,7 +127,7 @@ func (b *bench) round(i int, servers []*server, j job) (map[string]sample, error
 	return samples, nil
 }
 
-// caches is the servers that resolve names.
+// caches are the servers that resolve names.
 func (b *bench) caches() []*server {
 	return slices.DeleteFunc(slices.Clone(b.servers), (*server).echo)
 }
@@ -159,7 +159,7 @@ func (b *bench) run(ctx context.Context) (*figures, error) {
 	return f, nil
 }
 
-// warm asks every cache for all names until it has answered each.
+// warm queries every cache for all names until it has answered each.
 func (b *bench) warm(ctx context.Context, f *figures) error {
 	for _, m := range []mix{mixA, mixB} {
 		for _, s := range b.caches() {
@@ -182,12 +182,12 @@ func (b *bench) fill(s *server, j job) error {
 		if r.Lost+r.Wrong == 0 {
 			return nil
 		}
-		fmt.Fprintf(b.progress, "%s: %d lost and %d wrong while filling, again\n", s.name, r.Lost, r.Wrong)
+		fmt.Fprintf(b.progress, "%s: %d lost and %d wrong while filling, retrying\n", s.name, r.Lost, r.Wrong)
 	}
 	return fmt.Errorf("%s does not answer all names of mix %v", s.name, j.Mix)
 }
 
-// measureIdle watches all servers while nobody asks.
+// measureIdle measures all servers without queries.
 func (b *bench) measureIdle(ctx context.Context, f *figures) error {
 	spent := func() (map[string]time.Duration, error) {
 		all := make(map[string]time.Duration)
@@ -247,8 +247,8 @@ func (b *bench) measurePaced(ctx context.Context, f *figures) error {
 	return nil
 }
 
-// measureMisses asks for the names from -names to -fill, a share in each
-// round, and reads how much memory they take.
+// measureMisses queries the names from -names to -fill, a share in each round,
+// and measures the added memory.
 func (b *bench) measureMisses(ctx context.Context, f *figures) error {
 	share := (b.filled - b.names) / b.rounds
 	for i := range b.rounds {
@@ -267,7 +267,7 @@ func (b *bench) measureMisses(ctx context.Context, f *figures) error {
 	return err
 }
 
-// measureGrowth compares nodens's hits among few names with those among all.
+// measureGrowth compares nodens's hits among few names with hits among all.
 func (b *bench) measureGrowth(ctx context.Context, f *figures) error {
 	ours := b.servers[:1]
 	all := b.grown

@@ -7,24 +7,23 @@ import (
 )
 
 const (
-	batchSize = 64  // datagrams that one system call moves at most
-	bufLen    = 512 // octets; no EDNS is used, so no answer is longer
+	batchSize = 64  // maximum of datagrams per system call
+	bufLen    = 512 // bytes; without EDNS no answer is longer
 )
 
-// mmsghdr mirrors struct mmsghdr of the kernel's include/linux/socket.h on
-// 64-bit machines.
+// mmsghdr mirrors struct mmsghdr of the kernel's include/linux/socket.h on 64-bit
+// machines.
 type mmsghdr struct {
 	hdr unix.Msghdr
 	n   uint32
 	_   [4]byte
 }
 
-// The layout above holds on 64-bit machines only; elsewhere this does not
-// compile.
+// This fails to compile on other than 64-bit machines, where the layout differs.
 const _ = -(unsafe.Sizeof(mmsghdr{}) ^ 64)
 
-// batch is the headers of one recvmmsg or sendmmsg. It points into itself: it
-// must not be copied.
+// batch holds the headers of one recvmmsg or sendmmsg. It has pointers into
+// itself and must not be copied.
 type batch struct {
 	hdrs  [batchSize]mmsghdr
 	iovs  [batchSize]unix.Iovec
@@ -32,8 +31,8 @@ type batch struct {
 	bufs  [batchSize][bufLen]byte
 }
 
-// newBatch makes a batch to receive with. The peers' addresses are kept if
-// named is set; a connected socket has no use for them.
+// newBatch makes a batch for receiving. named keeps the peers' addresses, which a
+// connected socket does not need.
 func newBatch(named bool) *batch {
 	b := new(batch)
 	for i := range b.hdrs {
@@ -48,17 +47,17 @@ func newBatch(named bool) *batch {
 	return b
 }
 
-// set makes p the memory of the i-th datagram.
+// set makes p the buffer of the i-th datagram.
 func (b *batch) set(i int, p []byte) {
 	b.iovs[i].Base = &p[0]
 	b.iovs[i].SetLen(len(p))
 }
 
-// datagram is the i-th datagram received.
+// datagram is the i-th received datagram.
 func (b *batch) datagram(i int) []byte { return b.bufs[i][:b.hdrs[i].n] }
 
-// recv receives without blocking. The raw system call does not wake the
-// runtime's monitor thread.
+// recv receives without blocking. The raw system call does not wake the runtime's
+// monitor thread.
 func (b *batch) recv(fd uintptr) (int, unix.Errno) {
 	for i := range b.hdrs {
 		b.hdrs[i].hdr.Namelen = unix.SizeofSockaddrInet4
@@ -69,8 +68,7 @@ func (b *batch) recv(fd uintptr) (int, unix.Errno) {
 	return b.call(unix.SYS_RECVMMSG, fd, 0, batchSize)
 }
 
-// send sends datagrams from to to-1 without blocking and returns how many
-// went out.
+// send sends datagrams from to to-1 without blocking and returns their number.
 func (b *batch) send(fd uintptr, from, to int) (int, unix.Errno) {
 	return b.call(unix.SYS_SENDMMSG, fd, from, to)
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// mix says what share of the names does not exist.
+// mix is the share of names that do not exist.
 type mix int
 
 const (
 	mixA mix = iota // every name has one A record
-	mixB            // 70% are NXDOMAIN, as the search list of ndots:5 makes them
+	mixB            // 70% are NXDOMAIN, as with the search list of ndots:5
 )
 
 func (m mix) String() string { return [...]string{"A", "B"}[m] }
@@ -20,16 +20,16 @@ func (m mix) String() string { return [...]string{"A", "B"}[m] }
 // negative reports whether the i-th name of the mix does not exist.
 func (m mix) negative(i int) bool { return m == mixB && i%10 >= 3 }
 
-// The names are these with the index in place of the digits.
+// The names are these with the index as the digits.
 const (
 	positiveName = "p0000000.bench.example."
 	negativeName = "x0000000.default.svc.cluster.local."
-	digitsAt     = 12 + 2 // in the message: behind the header, a length and a letter
+	digitsAt     = 12 + 2 // in the message: after the header, a length and a letter
 	numDigits    = 7
 	maxNames     = 10_000_000
 )
 
-// questions are the messages that ask for the names, to be copied.
+// questions are the query messages, to be copied.
 type questions struct{ positive, negative []byte }
 
 func newQuestions() (*questions, error) {
@@ -45,7 +45,7 @@ func newQuestions() (*questions, error) {
 	return &questions{p, n}, err
 }
 
-// put writes the question for the i-th name to buf and returns its length.
+// put writes the query for the i-th name to buf and returns its length.
 func (q *questions) put(buf []byte, id uint16, i int, negative bool) int {
 	from := q.positive
 	if negative {
@@ -59,9 +59,9 @@ func (q *questions) put(buf []byte, id uint16, i int, negative bool) int {
 	return n
 }
 
-// right reports whether reply is the right one to query: the question is
-// repeated, the name exists or does not, with one record or none. Of an echo
-// only the question is looked at.
+// right reports whether reply is the correct one to query: it repeats the
+// question, and has one record if the name exists, else none. For an echo only
+// the question is checked.
 func right(reply, query []byte, negative, echo bool) bool {
 	if len(reply) < len(query) || reply[2]&0x80 == 0 || !bytes.Equal(reply[12:len(query)], query[12:]) {
 		return false

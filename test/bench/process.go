@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinAndExec becomes the program argv on one CPU. What a runtime sizes by the
-// CPUs that it may use is sized for one.
+// pinAndExec runs the program argv in this process on one CPU. A runtime that
+// sizes itself by the available CPUs sees one.
 func pinAndExec(cpu int, argv []string) error {
-	runtime.LockOSThread() // the thread that calls execve passes its affinity on
+	runtime.LockOSThread() // execve keeps the affinity of the calling thread
 	var set unix.CPUSet
 	set.Set(cpu)
 	if err := unix.SchedSetaffinity(0, &set); err != nil {
@@ -28,12 +28,12 @@ func pinAndExec(cpu int, argv []string) error {
 	return fmt.Errorf("execute %s: %w", argv[0], syscall.Exec(argv[0], argv, os.Environ()))
 }
 
-// dieWithParent makes the kernel end a child when this process is killed.
+// dieWithParent makes the kernel kill the child when this process ends.
 func dieWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
-// pinSelf moves all threads of this process to one CPU; later ones inherit it.
+// pinSelf moves all threads of this process to one CPU. Later threads inherit it.
 func pinSelf(cpu int) error {
 	var set unix.CPUSet
 	set.Set(cpu)
@@ -53,15 +53,15 @@ func pinSelf(cpu int) error {
 	return nil
 }
 
-// cpuTime is the time that all threads of a process have run:
-// sum_exec_runtime, which unlike utime and stime does not count ticks.
+// cpuTime is the CPU time of all threads of a process: sum_exec_runtime, which
+// unlike utime and stime does not count ticks.
 func cpuTime(proc fs.FS, pid int) (time.Duration, error) {
 	files, err := fs.Glob(proc, filepath.Join(strconv.Itoa(pid), "task/*/schedstat"))
 	if err != nil {
 		return 0, err
 	}
 	if len(files) == 0 {
-		return 0, fmt.Errorf("process %d: %w; or the kernel is without CONFIG_SCHED_INFO", pid, fs.ErrNotExist)
+		return 0, fmt.Errorf("process %d: %w (or the kernel lacks CONFIG_SCHED_INFO)", pid, fs.ErrNotExist)
 	}
 	var sum time.Duration
 	for _, name := range files {
@@ -75,14 +75,14 @@ func cpuTime(proc fs.FS, pid int) (time.Duration, error) {
 		first, _, _ := bytes.Cut(b, []byte(" "))
 		ns, err := strconv.ParseInt(string(first), 10, 64)
 		if err != nil {
-			return 0, fmt.Errorf("%s: %q is not what proc(5) says", name, b)
+			return 0, fmt.Errorf("%s: %q does not match proc(5)", name, b)
 		}
 		sum += time.Duration(ns)
 	}
 	return sum, nil
 }
 
-// residentMemory is VmRSS of a process in octets.
+// residentMemory is VmRSS of a process in bytes.
 func residentMemory(proc fs.FS, pid int) (int64, error) {
 	b, err := fs.ReadFile(proc, filepath.Join(strconv.Itoa(pid), "status"))
 	if err != nil {
@@ -95,7 +95,7 @@ func residentMemory(proc fs.FS, pid int) (int64, error) {
 	return kb << 10, nil
 }
 
-// field is what follows key on the first line that begins with it.
+// field is the text after key on the first line that starts with it.
 func field(text, key string) string {
 	for line := range strings.Lines(text) {
 		if v, ok := strings.CutPrefix(line, key); ok {
@@ -105,7 +105,7 @@ func field(text, key string) string {
 	return ""
 }
 
-// machine describes what we run on, without its name.
+// machine describes this machine, without its name.
 func machine() string {
 	info, _ := os.ReadFile("/proc/cpuinfo")
 	model := strings.TrimSpace(strings.TrimPrefix(field(string(info), "model name"), ":"))

@@ -8,13 +8,13 @@ import (
 	"runtime"
 )
 
-// The marks between which the summary stands in README.md.
+// The marks around the summary in README.md.
 const (
 	beginMark = "<!-- the output of make bench-readme begins -->\n"
-	endMark   = "<!-- and ends -->\n"
+	endMark   = "<!-- the output of make bench-readme ends -->\n"
 )
 
-// updateReadme puts the summary into the file of -readme.
+// updateReadme writes the summary into the file of -readme.
 func (b *bench) updateReadme(f *figures) error {
 	text, err := os.ReadFile(b.readme)
 	if err != nil {
@@ -28,19 +28,19 @@ func (b *bench) updateReadme(f *figures) error {
 	return os.WriteFile(b.readme, text, 0o644)
 }
 
-// between replaces what stands between the marks in text.
+// between replaces the text between the marks.
 func between(text, summary []byte) ([]byte, error) {
 	before, rest, ok := bytes.Cut(text, []byte(beginMark))
 	_, after, closed := bytes.Cut(rest, []byte(endMark))
 	if !ok || !closed {
-		return nil, fmt.Errorf("the lines %q and %q are not there", beginMark, endMark)
+		return nil, fmt.Errorf("no lines %q and %q", beginMark, endMark)
 	}
 	return bytes.Join([][]byte{before, []byte(beginMark), summary, []byte(endMark), after}, nil), nil
 }
 
 // summary prints the figures that README.md shows.
 func (b *bench) summary(w io.Writer, f *figures) {
-	fmt.Fprintf(w, "%s, %s, everything on loopback, a server pinned to one CPU; medians of %d alternating rounds of %v. Only ratios mean anything elsewhere.\n\n",
+	fmt.Fprintf(w, "%s, %s, all on loopback, each server pinned to one CPU; medians of %d alternating rounds of %v. Only the ratios apply to other machines.\n\n",
 		machine(), runtime.Version(), b.rounds, b.length)
 	a, fast := f.hits[mixA], f.paced[len(rates)-1]
 	var rows [][]string
@@ -56,7 +56,7 @@ func (b *bench) summary(w io.Writer, f *figures) {
 	}
 	table(w, []string{"server", "hits/s on one CPU", "CPU µs per hit", "70% NXDOMAIN", "CPU µs at 5,000/s", "p99 µs at 5,000/s",
 		"CPU µs per miss", fmt.Sprintf("MB, %d names", b.filled), "start ms"}, rows)
-	fmt.Fprintf(w, "A hit of nodens takes %s of the CPU of an echo in C, %s of unbound's, %s of CoreDNS's. With %d names a hit takes %s of one with %d, and a name %s octets of memory, all in. Idle it takes %s%% of a CPU.\n",
+	fmt.Fprintf(w, "A hit of nodens takes %s of the CPU of an echo in C, %s of unbound's, %s of CoreDNS's. With %d names a hit takes %s of the CPU of a hit with %d, and each name takes %s bytes of memory in total. An idle nodens takes %s%% of a CPU.\n",
 		number(a.ratio(nodens, a, b.floor(), cpu), 2), number(a.ratio(nodens, a, unbound, cpu), 2), number(a.ratio(nodens, a, coreDNS, cpu), 2),
 		b.grown, number(growth(f), 2), fewNames, number(b.perGrown(f), 0), number(f.idle[nodens]*100, 3))
 }

@@ -20,10 +20,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// coreDNSVersion is the CoreDNS that we measure against.
+// coreDNSVersion is the CoreDNS to compare with.
 const coreDNSVersion = "v1.14.7"
 
-// Names of the servers. Those of the floor do not resolve names.
+// Names of the servers. The echoes do not resolve names.
 const (
 	nodens  = "nodens"
 	coreDNS = "coredns"
@@ -36,32 +36,32 @@ const (
 // errAbsent means that a peer is not installed.
 var errAbsent = errors.New("not installed")
 
-// server is one of the processes that are measured.
+// server is a measured process.
 type server struct {
 	name    string
 	version string
 	addr    netip.AddrPort
-	metrics netip.AddrPort // where /metrics is, of those that have it
+	metrics netip.AddrPort // address of /metrics, if it has one
 	cmd     *exec.Cmd
-	log     string        // file
+	log     string        // path
 	start   time.Duration // from exec to the first answer
 }
 
 func (s *server) pid() int   { return s.cmd.Process.Pid }
 func (s *server) echo() bool { return s.name == goEcho || s.name == cEcho }
 
-// env is what starting a server takes.
+// env is what all servers need.
 type env struct {
-	dir       string // for what we make, removed at the end
+	dir       string // temporary, removed at the end
 	self      string // path of this program
 	serverCPU int
 	upstream  netip.AddrPort
-	names     int    // that a server has to be able to cache
-	grown     int    // and nodens
-	coreDNS   string // path of a binary; empty: install it
+	names     int    // minimum cache size in names
+	grown     int    // the same for nodens
+	coreDNS   string // path of a binary; if empty, it is built
 }
 
-// start runs the server of that name and waits until it answers.
+// start runs the server with that name and waits until it answers.
 func (e *env) start(ctx context.Context, name string, ip netip.Addr) (*server, error) {
 	s := &server{name: name, log: filepath.Join(e.dir, name+".log")}
 	var err error
@@ -89,7 +89,7 @@ func (e *env) start(ctx context.Context, name string, ip netip.Addr) (*server, e
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}
-	if err := s.await(ctx); err != nil {
+	if err := s.wait(ctx); err != nil {
 		text, _ := os.ReadFile(s.log)
 		return nil, errors.Join(fmt.Errorf("%w\n%s", err, text), s.stop())
 	}
@@ -97,8 +97,8 @@ func (e *env) start(ctx context.Context, name string, ip netip.Addr) (*server, e
 	return s, nil
 }
 
-// await polls until the server answers.
-func (s *server) await(ctx context.Context) error {
+// wait polls until the server answers.
+func (s *server) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	c := dns.Client{Timeout: 20 * time.Millisecond}
@@ -115,7 +115,7 @@ func (s *server) await(ctx context.Context) error {
 	}
 }
 
-// stop ends the process, in the end by force, and waits for it.
+// stop ends the process, if needed with SIGKILL, and waits for it.
 func (s *server) stop() error {
 	force := time.AfterFunc(s.cmd.WaitDelay, func() { _ = s.cmd.Process.Kill() })
 	defer force.Stop()
@@ -129,8 +129,8 @@ func (s *server) stop() error {
 	return nil
 }
 
-// prepare builds or finds the program, writes its configuration, and returns
-// the command line.
+// prepare builds or finds the program, writes its configuration, and returns the
+// command line.
 func (e *env) prepare(ctx context.Context, s *server) ([]string, error) {
 	switch s.name {
 	case nodens:
@@ -146,7 +146,7 @@ func (e *env) prepare(ctx context.Context, s *server) ([]string, error) {
 	case goEcho:
 		return []string{e.self, "echo", s.addr.String()}, nil
 	}
-	return nil, fmt.Errorf("no server is called %q", s.name)
+	return nil, fmt.Errorf("unknown server %q", s.name)
 }
 
 func (e *env) prepareNodens(ctx context.Context, s *server) ([]string, error) {
@@ -182,8 +182,8 @@ func (e *env) prepareCoreDNS(ctx context.Context, s *server) ([]string, error) {
 	return []string{bin, "-conf", conf}, nil
 }
 
-// corefile is the same for nodens and CoreDNS. The capacities are CoreDNS's:
-// its default is below our number of names, and its shards fill unevenly.
+// corefile is the same for nodens and CoreDNS. It sets CoreDNS's capacities: the
+// default is smaller than the number of names, and the shards fill unevenly.
 func (e *env) corefile(s *server) string {
 	return fmt.Sprintf(`.:%d {
     bind %s
@@ -219,7 +219,7 @@ func (e *env) prepareEcho(ctx context.Context, s *server) ([]string, error) {
 	return []string{bin, s.addr.Addr().String(), strconv.Itoa(int(s.addr.Port()))}, nil
 }
 
-// capacity is in names; of nodens the octets decide.
+// capacity is in names. For nodens the limit is in bytes.
 func (e *env) capacity(s *server) int {
 	if s.name == nodens {
 		return 4 * e.grown
@@ -276,7 +276,7 @@ func (e *env) prepareDnsmasq(ctx context.Context, s *server) ([]string, error) {
 	return argv, nil
 }
 
-// find looks for a program, also where an ordinary user's PATH does not.
+// find looks for a program, also in directories for root's programs.
 func find(name string) (string, error) {
 	for _, path := range []string{name, "/usr/sbin/" + name} {
 		if p, err := exec.LookPath(path); err == nil {
@@ -291,7 +291,7 @@ func (e *env) write(name, text string) (string, error) {
 	return path, os.WriteFile(path, []byte(text), 0o644)
 }
 
-// firstLine is the first line that a command prints, whatever its exit code.
+// firstLine is the first line that a command prints, with any exit code.
 func firstLine(ctx context.Context, argv ...string) string {
 	out, _ := exec.CommandContext(ctx, argv[0], argv[1:]...).Output()
 	line, _, _ := bytes.Cut(out, []byte("\n"))

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// sample is what one round says of one server.
+// sample is one round of one server.
 type sample struct {
 	cpu       float64 // of the server per answer, µs
 	rate      float64 // answers per second
 	p50, p99  float64 // latency, µs
-	server    float64 // share of the time that the server ran
-	generator float64 // and the generator
-	asked     int64   // of the upstream
+	server    float64 // share of the time in which the server ran
+	generator float64 // the same for the generator
+	asked     int64   // queries at the upstream
 	result
 }
 
-// newSample computes the figures of a round from the CPU times that the server
-// and the generator have used in it.
+// newSample computes the figures of a round from the CPU times of the server and
+// the generator.
 func newSample(r result, server, generator time.Duration, asked int64) sample {
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 	return sample{
@@ -30,7 +30,7 @@ func newSample(r result, server, generator time.Duration, asked int64) sample {
 	}
 }
 
-// Figures of a sample, to take medians of.
+// Figures of a sample, for medians.
 func cpu(s sample) float64  { return s.cpu }
 func rate(s sample) float64 { return s.rate }
 func p50(s sample) float64  { return s.p50 }
@@ -39,7 +39,8 @@ func p99(s sample) float64  { return s.p99 }
 // phase is the rounds of one kind of load: a sample for each server.
 type phase []map[string]sample
 
-// median is the median over the rounds of a server's figure, NaN without any.
+// median is the median over the rounds of a server's figure, NaN if there are
+// none.
 func (p phase) median(server string, figure func(sample) float64) float64 {
 	var v []float64
 	for _, round := range p {
@@ -50,9 +51,9 @@ func (p phase) median(server string, figure func(sample) float64) float64 {
 	return median(v)
 }
 
-// ratio is the median over the rounds of a figure of a, in this phase, to the
-// figure of b in the other, of the same round. What else the machine does at
-// the time slows both alike. It is NaN if either was not measured.
+// ratio is the median over the rounds of the ratio of a's figure in this phase to
+// b's figure in the other phase, in the same round. Other load on the machine
+// slows both alike. It is NaN if either was not measured.
 func (p phase) ratio(a string, other phase, b string, figure func(sample) float64) float64 {
 	var v []float64
 	for i := range min(len(p), len(other)) {
@@ -74,10 +75,10 @@ func (p phase) total(server string, count func(sample) int64) int64 {
 	return sum
 }
 
-// busy is the share of the time above which somebody counts as saturated.
+// busy is the share of CPU time above which a process counts as saturated.
 const busy = 0.95
 
-// saturated says who had no time left.
+// saturated names the saturated processes.
 func (p phase) saturated(server string) string {
 	s := p.median(server, func(s sample) float64 { return s.server })
 	g := p.median(server, func(s sample) float64 { return s.generator })
@@ -92,7 +93,7 @@ func (p phase) saturated(server string) string {
 	return "neither"
 }
 
-// median is NaN of nothing. It sorts v.
+// median returns NaN for no values. It sorts v.
 func median(v []float64) float64 {
 	if len(v) == 0 {
 		return math.NaN()
@@ -101,8 +102,8 @@ func median(v []float64) float64 {
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// percentile is the smallest value that p% of the sorted values do not exceed
-// (nearest rank), the zero value of nothing.
+// percentile is the smallest value that is not exceeded by p% of the sorted
+// values (nearest rank), or 0 if there are none.
 func percentile[T cmp.Ordered](sorted []T, p int) T {
 	if len(sorted) == 0 {
 		return *new(T)

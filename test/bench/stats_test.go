@@ -57,8 +57,8 @@ func rounds(server string, figures ...float64) phase {
 	return p
 }
 
-// TestRatioPairsRounds has a machine that is ten times slower in one round:
-// the ratio of the medians would be 10, or 1.
+// TestRatioPairsRounds has a machine that is ten times slower in one round: the
+// ratio of the medians would be 10, or 1.
 func TestRatioPairsRounds(t *testing.T) {
 	a, b := rounds("x", 2, 20, 20), rounds("y", 1, 10, 10)
 	b[1]["y"], b[2]["y"] = sample{cpu: 10}, sample{cpu: 4}

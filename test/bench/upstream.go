@@ -11,13 +11,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ttl of all answers, in seconds: nothing expires while we measure.
+// ttl of all answers, in seconds: nothing expires during a measurement.
 const ttl = 3600
 
-// upstream answers what the servers forward and counts it.
+// upstream answers and counts the queries that the servers forward.
 type upstream struct {
 	addr    netip.AddrPort
-	asked   atomic.Int64 // for names of ours; a server's probes do not count
+	asked   atomic.Int64 // queries for the names of the bench, without health checks
 	servers []*dns.Server
 }
 
@@ -75,7 +75,7 @@ func header(name string, rrtype uint16) dns.RR_Header {
 	return dns.RR_Header{Name: name, Rrtype: rrtype, Class: dns.ClassINET, Ttl: ttl}
 }
 
-// zoneOf is the owner of the SOA record of a denial.
+// zoneOf is the owner of the SOA record of a negative answer.
 func zoneOf(name string, negative bool) string {
 	if negative {
 		return "cluster.local."
@@ -95,8 +95,8 @@ func freePort(ip netip.Addr) (netip.AddrPort, error) {
 	return l.Addr().(*net.TCPAddr).AddrPort(), errors.Join(l.Close(), pc.Close())
 }
 
-// listenBoth takes a port of ip that neither UDP nor TCP uses. The kernel gives one
-// that is free for TCP, which somebody may use for UDP.
+// listenBoth takes a port of ip that neither UDP nor TCP uses. The kernel picks
+// one that is free for TCP, and UDP may be in use there.
 func listenBoth(ip netip.Addr) (pc net.PacketConn, l net.Listener, err error) {
 	for range 100 {
 		if l, err = net.Listen("tcp", netip.AddrPortFrom(ip, 0).String()); err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// redirectTarget is where pods' sockets are redirected to.
+// redirectTarget is the target of redirection.
 const redirectTarget = lab.NodeIP + ":20053"
 
-// cniWorld is a world on a node whose CNI routes as Cilium does.
+// cniWorld is a world whose CNI routes as Cilium does.
 func cniWorld(t *testing.T, mode lab.CNIMode) (w *world, flags []string) {
 	t.Helper()
 	lab.NeedTools(t, "ip", "nft", "unshare")
@@ -44,8 +44,8 @@ func (w *world) redirect(t *testing.T, mode string, options ...string) {
 	w.write(t, "Corefile", strings.TrimSuffix(text, "}\n")+directive+"}\n")
 }
 
-// A CNI that takes the pod's packets from the host's stack, and looks like
-// Cilium; then one that does not.
+// TestCNISwallows has a CNI that looks like Cilium and bypasses the host's stack;
+// then the same without Cilium's links.
 func TestCNISwallows(t *testing.T) {
 	t.Parallel()
 	w, flags := cniWorld(t, lab.RouteFIB)
@@ -55,13 +55,13 @@ func TestCNISwallows(t *testing.T) {
 		"Cilium runs on this node (link cilium_host, link cilium_net)",
 		"bpf.hostLegacyRouting=true",
 	} {
-		provocation{args: flags, want: []string{"fault pod cni-swallows"}, says: says}.examine(t, w)
+		breakage{args: flags, want: []string{"fault pod cni-swallows"}, text: says}.examine(t, w)
 	}
 	output(t, w.node, "ip", "link", "delete", "cilium_host")
-	provocation{args: flags, want: []string{"fault pod cni-swallows"}, says: "Turn on socket redirection (redirect), or have the CNI"}.examine(t, w)
+	breakage{args: flags, want: []string{"fault pod cni-swallows"}, text: "Turn on socket redirection (redirect), or have the CNI"}.examine(t, w)
 }
 
-// The newer hook, tcx, is looked at as well as clsact.
+// TestCNISwallowsByTCX uses the newer hook, tcx, instead of clsact.
 func TestCNISwallowsByTCX(t *testing.T) {
 	t.Parallel()
 	lab.NeedBPF(t)
@@ -87,18 +87,20 @@ func TestCNISwallowsByTCX(t *testing.T) {
 		}
 		return err
 	}))
-	// It drops all, so that the pod is cut off: nothing tells nodens from the rest.
-	provocation{want: []string{"fault pod pod-cut-off"}, says: "cil_from_pod"}.examine(t, w)
+	// It drops everything, so doctor cannot tell nodens from the rest of the
+	// node.
+	breakage{want: []string{"fault pod pod-cut-off"}, text: "cil_from_pod"}.examine(t, w)
 }
 
-// With redirection the same node is healthy, and doctor tells the way. So is one
-// whose CNI delivers to the host's stack.
+// TestHealthyByRedirection: with redirection the same node is healthy, and doctor
+// reports how the pod reaches nodens. A node whose CNI delivers to the host's
+// stack is healthy too.
 func TestHealthyByRedirection(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name string
 		mode lab.CNIMode
-		says string
+		text string
 	}{
 		{"M1", lab.RouteFIB, localAddr + " is reached by socket redirection, answered by nodens "},
 		{"M3", lab.RouteFIBOrStack, "; a socket in the pods' cgroup gets the same server"},
@@ -113,14 +115,15 @@ func TestHealthyByRedirection(t *testing.T) {
 			if len(r.Unexamined) > 0 {
 				t.Errorf("not examined: %q", r.Unexamined)
 			}
-			if !hasFact(r, w.podPID, tc.says) {
-				t.Errorf("no fact of the pod says %q: %+v", tc.says, r.Facts)
+			if !hasFact(r, w.podPID, tc.text) {
+				t.Errorf("no fact of the pod has %q: %+v", tc.text, r.Facts)
 			}
 		})
 	}
 }
 
-// A pod that has opted out is judged by the way of its packets.
+// TestOptedOut expects that doctor checks the packets of a pod that has opted
+// out.
 func TestOptedOut(t *testing.T) {
 	t.Parallel()
 	w, flags := cniWorld(t, lab.RouteFIB)
@@ -137,8 +140,9 @@ func TestOptedOut(t *testing.T) {
 	}
 }
 
-// In a pod of nodens the cgroup hierarchy may be mounted read-only; but there
-// redirection is in force for doctor itself. Elsewhere it says what it cannot see.
+// TestReadOnlyCgroups mounts the cgroup hierarchy read-only, as in a pod of
+// nodens. There redirection applies to doctor itself. Elsewhere doctor reports
+// what it cannot see.
 func TestReadOnlyCgroups(t *testing.T) {
 	t.Parallel()
 	w, flags := cniWorld(t, lab.RouteFIB)
@@ -162,10 +166,10 @@ func TestReadOnlyCgroups(t *testing.T) {
 	}
 }
 
-// What can go wrong with redirection.
+// TestRedirection provokes the findings about redirection.
 func TestRedirection(t *testing.T) {
 	t.Parallel()
-	for _, p := range redirectProvocations() {
+	for _, p := range redirectBreakages() {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			w, flags := cniWorld(t, lab.RouteFIB)
@@ -175,7 +179,7 @@ func TestRedirection(t *testing.T) {
 	}
 }
 
-func redirectProvocations() []provocation {
+func redirectBreakages() []breakage {
 	const pinDir = "-redirect-pin-dir"
 	on := func(t *testing.T, w *world) { w.redirect(t, "on") }
 	auto := func(t *testing.T, w *world) { w.redirect(t, "auto") }
@@ -184,33 +188,33 @@ func redirectProvocations() []provocation {
 		w.start(t, w.redirectFlags...)
 		nft(t, w.node, "table ip t { chain c { type filter hook prerouting priority -250; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
 	}
-	return []provocation{
-		{name: "asked for, not attached", do: on, want: []string{"fault node redirect-detached", "fault pod cni-swallows"}},
-		{name: "target out of reach", down: true, do: dropTarget, want: []string{"fault pod redirect-lost"}, says: redirectTarget},
-		{name: "taken for dead", down: true, do: func(t *testing.T, w *world) {
+	return []breakage{
+		{name: "configured, not attached", do: on, want: []string{"fault node redirect-detached", "fault pod cni-swallows"}},
+		{name: "target unreachable", down: true, do: dropTarget, want: []string{"fault pod redirect-lost"}, text: redirectTarget},
+		{name: "heartbeat missing", down: true, do: func(t *testing.T, w *world) {
 			off := w.write(t, "Corefile.off", strings.ReplaceAll(corefile, clusterDNS, lab.Endpoint))
 			on(t, w)
 			w.start(t, w.redirectFlags...).Kill()
-			// Another nodens serves, and leaves what was pinned alone.
+			// Another nodens serves and does not touch the pinned maps and programs.
 			w.start(t, "-conf", off, pinDir, "/sys/fs/bpf/another")
 		}, want: []string{"warning node redirect-fallback", "warning pod redirect-fallback"}},
 		{name: "no BPF file system", args: []string{pinDir, "/sys/kernel"}, do: on,
-			want: []string{"fault node no-bpffs", "fault node redirect-detached", "fault pod cni-swallows"}, says: "/sys/kernel"},
+			want: []string{"fault node no-bpffs", "fault node redirect-detached", "fault pod cni-swallows"}, text: "/sys/kernel"},
 		{name: "no BPF file system, auto", args: []string{pinDir, "/sys/kernel"}, do: auto,
 			want: []string{"warning node no-bpffs", "fault pod cni-swallows"}},
 		{name: "no cgroup v2", down: true, do: func(t *testing.T, w *world) { on(t, w); addAddress(t, w) }, wrap: []string{"sh", "-c", umountCgroup2, "sh"},
 			want: []string{"fault node no-cgroup2", "fault node redirect-detached", "fault node not-serving", "warning node host-drift"}},
-		{name: "no capability for it", down: true, do: func(t *testing.T, w *world) {
+		{name: "no capability for BPF", down: true, do: func(t *testing.T, w *world) {
 			on(t, w)
 			w.startAs(t, []string{"setpriv", "--bounding-set=-bpf,-perfmon,-sys_admin", "--inh-caps=-bpf,-perfmon,-sys_admin"}, w.redirectFlags...)
-		}, want: []string{"fault node capability-missing", "fault node capability-missing", "fault node redirect-detached", "fault pod cni-swallows"}, says: "lacks PERFMON"},
-		{name: "no capability for it, auto", down: true, do: func(t *testing.T, w *world) {
+		}, want: []string{"fault node capability-missing", "fault node capability-missing", "fault node redirect-detached", "fault pod cni-swallows"}, text: "lacks PERFMON"},
+		{name: "no capability for BPF, auto", down: true, do: func(t *testing.T, w *world) {
 			auto(t, w)
 			w.startAs(t, []string{"setpriv", "--bounding-set=-bpf,-sys_admin", "--inh-caps=-bpf,-sys_admin"}, w.redirectFlags...)
-		}, want: []string{"warning node capability-missing", "fault pod cni-swallows"}, says: "lacks BPF"},
+		}, want: []string{"warning node capability-missing", "fault pod cni-swallows"}, text: "lacks BPF"},
 	}
 }
 
-// umountCgroup2 runs a program where no cgroup v2 hierarchy is mounted; the
-// mount namespace is its own.
+// umountCgroup2 runs a program in its own mount namespace without a cgroup v2
+// mount.
 const umountCgroup2 = `for m in $(grep ' - cgroup2 ' /proc/self/mountinfo | cut -d ' ' -f 5); do umount -l "$m" || exit 1; done; exec "$@"`

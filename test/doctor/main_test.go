@@ -1,5 +1,5 @@
-// Package doctor provokes every finding of nodens doctor in network namespaces:
-// a node, a pod behind it, and the servers of the cluster and of the outside.
+// Package doctor provokes every finding of nodens doctor in network namespaces: a
+// node, a pod on it, and the servers in the cluster and outside.
 package doctor
 
 import (
@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 	os.Exit(lab.Main(m))
 }
 
-// moreAtOnce lets more tests run at once than there are processors: most of the
-// time doctor waits for replies that do not come.
+// moreAtOnce runs more tests in parallel than there are CPUs: most of the time
+// doctor waits for replies that do not come.
 func moreAtOnce() error {
 	const atOnce = 5
 	given := false
@@ -34,5 +34,5 @@ func moreAtOnce() error {
 	return flag.Set("test.parallel", strconv.Itoa(atOnce))
 }
 
-// nodens is the program, race-checked where that works.
+// nodens has the race detector if it works here.
 var nodens = lab.RaceNodens()

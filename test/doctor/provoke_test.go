@@ -14,24 +14,23 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// provocation makes a world ill in one way.
-type provocation struct {
+// breakage breaks a world in one way.
+type breakage struct {
 	name  string
-	do    func(t *testing.T, w *world) // before doctor; the daemon is up unless down
+	do    func(t *testing.T, w *world) // runs before doctor; the daemon is up unless down is set
 	down  bool                         // no daemon
-	flags []string                     // of the daemon, in addition
-	args  []string                     // of doctor, in addition
-	wrap  []string                     // what doctor is run by
-	files map[string]string            // contents by path, seen by doctor alone
+	flags []string                     // further flags of the daemon
+	args  []string                     // further flags of doctor
+	wrap  []string                     // a program that runs doctor
+	files map[string]string            // contents by path, only for doctor
 	want  []string                     // SEVERITY VIEW ID
-	says  string                       // in one of the texts
+	text  string                       // part of a finding's text
 }
 
-// TestFindings provokes each finding, and nothing else with it that is not
-// listed.
+// TestFindings provokes each finding and expects no other than the listed ones.
 func TestFindings(t *testing.T) {
 	t.Parallel()
-	for _, p := range provocations() {
+	for _, p := range breakages() {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
 			p.test(t)
@@ -39,10 +38,10 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-func (p provocation) test(t *testing.T) { p.run(t, newWorld(t)) }
+func (p breakage) test(t *testing.T) { p.run(t, newWorld(t)) }
 
-// run provokes in a world and examines it.
-func (p provocation) run(t *testing.T, w *world) {
+// run applies the breakage to a world and runs doctor.
+func (p breakage) run(t *testing.T, w *world) {
 	if !p.down {
 		w.start(t, p.flags...)
 	}
@@ -52,24 +51,24 @@ func (p provocation) run(t *testing.T, w *world) {
 	p.examine(t, w)
 }
 
-// examine holds doctor to find what is wanted.
-func (p provocation) examine(t *testing.T, w *world) {
+// examine runs doctor and expects the listed findings.
+func (p breakage) examine(t *testing.T, w *world) {
 	t.Helper()
 	r := w.doctor(t, p.wrap, p.files, append([]string{"-wait", "1s"}, p.args...)...)
 	w.expect(t, r, p.want...)
 	if len(r.Unexamined) > 0 {
 		t.Errorf("not examined: %q", r.Unexamined)
 	}
-	if p.says != "" && !slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool { return strings.Contains(f.What+f.Do, p.says) }) {
-		t.Errorf("no finding says %q: %+v", p.says, r.Findings)
+	if p.text != "" && !slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool { return strings.Contains(f.What+f.Do, p.text) }) {
+		t.Errorf("no finding has %q: %+v", p.text, r.Findings)
 	}
 }
 
-// TestEveryKind holds every kind of finding to be provoked here.
+// TestEveryKind expects that a test provokes every kind of finding.
 func TestEveryKind(t *testing.T) {
 	t.Parallel()
 	provoked := elsewhere()
-	for _, p := range slices.Concat(provocations(), redirectProvocations()) {
+	for _, p := range slices.Concat(breakages(), redirectBreakages()) {
 		for _, w := range p.want {
 			provoked = append(provoked, strings.Fields(w)[2])
 		}
@@ -89,11 +88,12 @@ func elsewhere() []string {
 	}
 }
 
-func provocations() []provocation {
-	return slices.Concat(servingProvocations(), hostProvocations(), upstreamProvocations(), searchProvocations(), podProvocations())
+func breakages() []breakage {
+	return slices.Concat(servingBreakages(), hostBreakages(), upstreamBreakages(), searchBreakages(), podBreakages())
 }
 
-// TestHealthy is the control: nothing is found, and who answers is told.
+// TestHealthy is the control: doctor finds nothing and reports which server
+// answers.
 func TestHealthy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -105,13 +105,13 @@ func TestHealthy(t *testing.T) {
 	}
 	for _, view := range []string{"node", w.podPID} {
 		if !hasFact(r, view, localAddr) || !hasFact(r, view, "answered by nodens ") {
-			t.Errorf("no fact says that nodens answers the view %s: %+v", view, r.Facts)
+			t.Errorf("no fact of view %s says that nodens answers: %+v", view, r.Facts)
 		}
 	}
 }
 
-// TestServiceAddress has pods ask the ClusterIP of the cluster's DNS, for which
-// the service proxy has a rule: nodens answers in front of it, or not.
+// TestServiceAddress has pods that use the ClusterIP of the cluster's DNS, for
+// which the service proxy has a rule. nodens intercepts it, or does not.
 func TestServiceAddress(t *testing.T) {
 	t.Parallel()
 	const service = "10.96.0.10"
@@ -142,8 +142,8 @@ func TestServiceAddress(t *testing.T) {
 	}
 }
 
-// TestFlagsOfTheDaemon gives doctor no flags, in the daemon's namespaces, as who
-// runs it in the daemon's container does; and the pod by its network namespace.
+// TestFlagsOfTheDaemon runs doctor without flags in the daemon's namespaces, as
+// in the daemon's container, and names the pod by its network namespace.
 func TestFlagsOfTheDaemon(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -159,7 +159,7 @@ func TestFlagsOfTheDaemon(t *testing.T) {
 	if !hasFact(r, pod, localAddr+" is reached by address, answered by nodens ") || !hasFact(r, "node", "upstream "+clusterDNS) {
 		t.Errorf("facts %+v", r.Facts)
 	}
-	// A second one with other flags: which is meant?
+	// With a second daemon with other flags doctor cannot know which one to use.
 	first := w.daemon.PID()
 	other := lab.Command{Netns: w.node, Args: []string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", first), nodens.Path(t),
 		"-conf", w.write(t, "Corefile.other", ".:5301 {\n    bind 127.0.0.1\n    forward . "+outsideDNS+"\n}\n"), "-metrics-listen-address", "0"}}.Start(t)
@@ -170,8 +170,8 @@ func TestFlagsOfTheDaemon(t *testing.T) {
 	}
 }
 
-// TestInContainer runs doctor as who runs it in the daemon's container does: with
-// the two capabilities that are left there, and without sight of other processes.
+// TestInContainer runs doctor as in the daemon's container: with the two
+// capabilities that are left there, and without a view of other processes.
 func TestInContainer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -186,8 +186,8 @@ func TestInContainer(t *testing.T) {
 	}
 }
 
-// TestUnexamined runs doctor where it may not enter the pod: it says so, and
-// takes nothing for lost.
+// TestUnexamined runs doctor without permission to enter the pod. It reports
+// that, and no other finding.
 func TestUnexamined(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -220,46 +220,46 @@ func TestHealthyDualStack(t *testing.T) {
 	}
 }
 
-func servingProvocations() []provocation {
-	return []provocation{
+func servingBreakages() []breakage {
+	return []breakage{
 		{name: "config invalid", args: []string{"-conf", "/etc/Corefile.bad"}, do: func(t *testing.T, w *world) {
 			w.write(t, "Corefile.bad", "example.org {\n    fourward . 192.0.2.1\n}\n")
-		}, want: []string{"fault node config-invalid"}, says: "Corefile.bad:2: fourward"},
-		{name: "no address", down: true, want: []string{"fault node address-missing"}},
-		{name: "nobody serves", down: true, do: addAddress, want: []string{"fault node not-serving", "warning node host-drift"}},
+		}, want: []string{"fault node config-invalid"}, text: "Corefile.bad:2: fourward"},
+		{name: "address missing", down: true, want: []string{"fault node address-missing"}},
+		{name: "no server", down: true, do: addAddress, want: []string{"fault node not-serving", "warning node host-drift"}},
 		{name: "port held", down: true, do: func(t *testing.T, w *world) {
 			addAddress(t, w)
 			w.node.ListenPacket(t, "udp", localAddr)
-		}, want: []string{"fault node port-held", "warning node host-drift"}, says: fmt.Sprintf("(pid %d)", os.Getpid())},
+		}, want: []string{"fault node port-held", "warning node host-drift"}, text: fmt.Sprintf("(pid %d)", os.Getpid())},
 		{name: "admin port held", args: []string{"-metrics-listen-address", "127.0.0.1:9353"}, do: func(t *testing.T, w *world) {
 			w.node.Listen(t, "tcp", "127.0.0.1:9353")
-		}, want: []string{"fault node port-held"}, says: "port 9353 of -metrics-listen-address"},
+		}, want: []string{"fault node port-held"}, text: "port 9353 of -metrics-listen-address"},
 		{name: "hung", do: func(t *testing.T, w *world) {
 			w.daemon.Signal(t, syscall.SIGSTOP)
 		}, want: []string{"fault node hung"}},
 		{name: "other server", down: true, do: func(t *testing.T, w *world) {
 			addAddress(t, w)
 			lab.StartUpstream(t, w.node, localAddr, normal)
-		}, want: []string{"fault node other-server", "warning node host-drift"}, says: "CoreDNS-1.14.7"},
+		}, want: []string{"fault node other-server", "warning node host-drift"}, text: "CoreDNS-1.14.7"},
 		{name: "no TCP", do: func(t *testing.T, w *world) {
 			nft(t, w.node, "table ip t { chain c { type filter hook output priority 0; ip daddr "+localIP+" tcp dport 53 reject with tcp reset; }; }")
 		}, want: []string{"fault node tcp-lost"}},
 		{name: "no capability", down: true, do: addAddress, wrap: []string{"setpriv", "--bounding-set=-net_bind_service", "--inh-caps=-net_bind_service"},
-			want: []string{"fault node capability-missing", "fault node not-serving", "warning node host-drift"}, says: "NET_BIND_SERVICE"},
+			want: []string{"fault node capability-missing", "fault node not-serving", "warning node host-drift"}, text: "NET_BIND_SERVICE"},
 	}
 }
 
 // addAddress puts the local IP on the node as an administrator would.
 func addAddress(t *testing.T, w *world) { w.node.AddAddrs(t, "lo", localIP+"/32") }
 
-func hostProvocations() []provocation {
-	return []provocation{
-		{name: "rules missing", flags: []string{"-setupiptables=false"}, want: []string{"warning node host-drift"}, says: "netfilter rules"},
+func hostBreakages() []breakage {
+	return []breakage{
+		{name: "rules missing", flags: []string{"-setupiptables=false"}, want: []string{"warning node host-drift"}, text: "netfilter rules"},
 		{name: "firewall", flags: []string{"-setupiptables=false"}, args: []string{"-setupiptables=false"}, do: func(t *testing.T, w *world) {
 			nft(t, w.node, "table inet fw { chain in { type filter hook input priority 0; policy drop; iif lo accept; ip protocol icmp accept; udp sport 53 accept; tcp sport 53 accept; ip daddr "+localIP+" accept; }; }")
-		}, want: []string{"warning node firewall-drops"}, says: "fw"},
+		}, want: []string{"warning node firewall-drops"}, text: "fw"},
 		{name: "conntrack nearly full", files: conntrack("850", "1000"), want: []string{"warning node conntrack-full"}},
-		{name: "conntrack full", files: conntrack("990", "1000"), want: []string{"fault node conntrack-full"}, says: "99 %"},
+		{name: "conntrack full", files: conntrack("990", "1000"), want: []string{"fault node conntrack-full"}, text: "99 %"},
 	}
 }
 
@@ -268,7 +268,7 @@ func conntrack(count, limit string) map[string]string {
 	return map[string]string{dir + "count": count + "\n", dir + "max": limit + "\n"}
 }
 
-// rootForward is the Corefile with another root zone's forward.
+// rootForward is the Corefile with another forward of the root zone.
 func rootForward(to string) string {
 	return strings.Replace(corefile, "forward . /etc/resolv.conf", "forward . "+to, 1)
 }
@@ -280,10 +280,10 @@ func given(text string) func(*testing.T, *world) {
 
 var doctorsCorefile = []string{"-conf", "/etc/Corefile.doctor"}
 
-func upstreamProvocations() []provocation {
-	return []provocation{
+func upstreamBreakages() []breakage {
+	return []breakage{
 		{name: "one upstream silent", args: doctorsCorefile, do: given(rootForward(outsideDNS + " " + deadDNS)),
-			want: []string{"warning node upstream-silent"}, says: deadDNS},
+			want: []string{"warning node upstream-silent"}, text: deadDNS},
 		{name: "all upstreams silent", args: doctorsCorefile, do: given(rootForward(deadDNS)), want: []string{"fault node upstream-silent"}},
 		{name: "fallback silent", args: doctorsCorefile, do: given(strings.Replace(corefile, clusterDNS, deadDNS, 1)),
 			want: []string{"fault node fallback-silent"}},
@@ -309,19 +309,19 @@ func upstreamProvocations() []provocation {
 		{name: "fragments lost", do: func(t *testing.T, w *world) {
 			w.answerAs(large)
 			nft(t, w.node, fragments+"ip frag-off & 0x3fff != 0 drop; }; }")
-		}, want: []string{"warning node large-lost"}, says: "arrives, truncated"},
+		}, want: []string{"warning node large-lost"}, text: "arrives, truncated"},
 		{name: "large packets lost", do: func(t *testing.T, w *world) {
 			w.answerAs(large)
 			nft(t, w.node, fragments+"meta l4proto udp meta length > 1000 drop; }; }")
-		}, want: []string{"fault node large-lost"}, says: "even with"},
+		}, want: []string{"fault node large-lost"}, text: "even with"},
 	}
 }
 
-// fragments begins a chain that sees packets before they are put together.
+// fragments starts a chain that sees packets before reassembly.
 const fragments = "table ip t { chain c { type filter hook prerouting priority -450; iifname eth0 "
 
-// large is normal with an answer of some 2,000 octets for the root's DNSKEY, cut
-// to 1,100 where the client takes no more.
+// large is normal with an answer of about 2,000 octets for the root's DNSKEY,
+// truncated to 1,100 if the client takes no more.
 func large(q *dns.Msg) *dns.Msg {
 	if q.Question[0].Qtype != dns.TypeDNSKEY {
 		return normal(q)
@@ -334,14 +334,14 @@ func large(q *dns.Msg) *dns.Msg {
 	for range n {
 		rr, err := dns.NewRR(". 60 IN TXT " + strings.Repeat("x", 250))
 		if err != nil {
-			panic(err) // written above
+			panic(err) // a mistake in the records above
 		}
 		r.Answer = append(r.Answer, rr)
 	}
 	return r
 }
 
-// answering is normal, but below example.com.
+// answering is normal except for names below example.com.
 func answering(rcode int) func(q *dns.Msg) *dns.Msg {
 	return func(q *dns.Msg) *dns.Msg {
 		if !strings.HasSuffix(q.Question[0].Name, "example.com.") {
@@ -353,15 +353,15 @@ func answering(rcode int) func(q *dns.Msg) *dns.Msg {
 	}
 }
 
-func searchProvocations() []provocation {
-	return []provocation{
+func searchBreakages() []breakage {
+	return []breakage{
 		{name: "empty answers", do: func(_ *testing.T, w *world) { w.answerAs(answering(dns.RcodeSuccess)) },
-			want: []string{"note node search-empty"}, says: "turns that into NXDOMAIN"},
+			want: []string{"note node search-empty"}, text: "turns that into NXDOMAIN"},
 		{name: "empty answers, not normalised", down: true, do: func(t *testing.T, w *world) {
 			w.answerAs(answering(dns.RcodeSuccess))
 			w.write(t, "Corefile", strings.Replace(corefile, "prometheus", "normalize {\n        mode off\n    }\n    prometheus", 1))
 			w.start(t)
-		}, want: []string{"warning node search-empty"}, says: "passes that on"},
+		}, want: []string{"warning node search-empty"}, text: "passes that on"},
 		{name: "empty answers for the pod's suffix", do: func(t *testing.T, w *world) {
 			w.answerAs(func(q *dns.Msg) *dns.Msg {
 				if strings.HasSuffix(q.Question[0].Name, ".corp.example.") {
@@ -372,30 +372,30 @@ func searchProvocations() []provocation {
 			w.startPod(t, podResolvConf+"search corp.example\n")
 		}, want: []string{"warning pod search-empty"}},
 		{name: "failing suffix", do: func(_ *testing.T, w *world) { w.answerAs(answering(dns.RcodeServerFailure)) },
-			want: []string{"warning node search-failing"}, says: "SERVFAIL"},
+			want: []string{"warning node search-failing"}, text: "SERVFAIL"},
 	}
 }
 
-// fromPod begins a chain that sees what comes from the pod first.
+// fromPod starts a chain that sees packets from the pod first.
 const fromPod = "table ip t { chain c { type filter hook prerouting priority -250; iifname pod0 "
 
-func podProvocations() []provocation {
-	return []provocation{
+func podBreakages() []breakage {
+	return []breakage{
 		{name: "lost on the way", do: func(t *testing.T, w *world) {
 			nft(t, w.node, fromPod+"ip daddr "+localIP+" drop; }; }")
 		}, want: []string{"fault pod pod-lost"}},
 		{name: "cut off", do: func(t *testing.T, w *world) {
 			nft(t, w.node, fromPod+"drop; }; }")
 		}, want: []string{"fault pod pod-cut-off"}},
-		{name: "asks others", do: func(t *testing.T, w *world) {
+		{name: "uses other servers", do: func(t *testing.T, w *world) {
 			w.startPod(t, "nameserver "+clusterDNS+"\n")
-		}, want: []string{"warning pod pod-elsewhere"}, says: clusterDNS},
-		{name: "asks itself", do: func(t *testing.T, w *world) {
+		}, want: []string{"warning pod pod-elsewhere"}, text: clusterDNS},
+		{name: "uses itself", do: func(t *testing.T, w *world) {
 			w.startPod(t, "nameserver 127.0.0.53\n")
 		}, want: []string{"fault pod pod-loopback-resolver", "warning pod pod-elsewhere"}},
 		{name: "translated elsewhere", flags: []string{"-setupiptables=false"}, args: []string{"-setupiptables=false"}, do: func(t *testing.T, w *world) {
 			nft(t, w.node, "table ip t { chain c { type nat hook prerouting priority -100; iifname pod0 ip daddr "+localIP+" dnat to "+clusterDNS+"; }; }")
-		}, want: []string{"fault pod pod-other-server"}, says: "CoreDNS-1.14.7"},
+		}, want: []string{"fault pod pod-other-server"}, text: "CoreDNS-1.14.7"},
 		{name: "no TCP from the pod", do: func(t *testing.T, w *world) {
 			nft(t, w.node, fromPod+"ip daddr "+localIP+" tcp dport 53 drop; }; }")
 		}, want: []string{"fault pod pod-tcp-lost"}},
@@ -404,6 +404,6 @@ func podProvocations() []provocation {
 		}, want: []string{"warning pod pod-fallback-silent"}},
 		{name: "small MTU", do: func(t *testing.T, w *world) {
 			output(t, w.pod, "ip", "link", "set", "eth0", "mtu", "1200")
-		}, want: []string{"warning pod small-mtu"}, says: "1200"},
+		}, want: []string{"warning pod small-mtu"}, text: "1200"},
 	}
 }

@@ -16,17 +16,17 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// Where things are.
+// Addresses of every world.
 const (
 	localIP    = "169.254.20.10"
 	localAddr  = localIP + ":53"
 	clusterDNS = "10.96.0.53"
 	outsideDNS = "192.0.2.53"
-	deadDNS    = "192.0.2.99" // an address of ext where nobody listens
+	deadDNS    = "192.0.2.99" // an address of ext without a server
 )
 
-// corefile is what the daemon runs with; doctor is given the same unless a test
-// says otherwise.
+// corefile is the configuration of the daemon, and of doctor unless a test gives
+// it another one.
 const corefile = `cluster.local {
     errors
     cache 30
@@ -50,25 +50,25 @@ const (
 	podResolvConf  = "nameserver " + localIP + "\nsearch default.svc.cluster.local svc.cluster.local cluster.local example.com\noptions ndots:5\n"
 )
 
-// world is a node with a pod, and the servers beside it.
+// world is a node with a pod, and the servers outside.
 //
 //	pod 10.0.1.5 ── pod0 │ node │ eth0 10.0.0.1 ── eth0 10.0.0.2 │ ext
 type world struct {
 	node, pod, ext *lab.Netns
-	etc            string // what the node's processes see as /etc
+	etc            string // the /etc of the node's processes
 	podPID         string
-	podCgroup      string      // empty: the test's
-	doctorCgroup   string      // doctor's; empty: the test's
+	podCgroup      string      // if empty, the test's
+	doctorCgroup   string      // if empty, the test's
 	redirectFlags  []string    // of the daemon and of doctor, on a node with a CNI
-	daemon         *lab.Daemon // the last that was started
+	daemon         *lab.Daemon // the last daemon that was started
 
 	outside atomic.Pointer[answerer] // at outsideDNS
 }
 
-// answerer is what a scripted server does.
+// answerer is the reply function of a scripted server.
 type answerer func(q *dns.Msg) *dns.Msg
 
-// answerAs changes what the server outside does.
+// answerAs changes the replies of the server outside.
 func (w *world) answerAs(a answerer) { w.outside.Store(&a) }
 
 func newWorld(t *testing.T) *world {
@@ -85,7 +85,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// startPod starts a process in the pod with a resolv.conf of its own.
+// startPod starts a process in the pod with its own resolv.conf.
 func (w *world) startPod(t *testing.T, resolvConf string) {
 	t.Helper()
 	file := lab.WriteFile(t, filepath.Join(t.TempDir(), "resolv.conf"), resolvConf)
@@ -93,7 +93,7 @@ func (w *world) startPod(t *testing.T, resolvConf string) {
 	w.podPID = strings.TrimPrefix(p.Out.WaitFor(t, 0, `^pid `), "pid ")
 }
 
-// normal is a server that knows no name, has CoreDNS's manners, and says so.
+// normal is a server without names that behaves as CoreDNS and has its version.
 func normal(q *dns.Msg) *dns.Msg {
 	switch question := q.Question[0]; {
 	case question.Qclass == dns.ClassCHAOS && question.Name == "version.bind.":
@@ -118,7 +118,7 @@ func (w *world) command(args ...string) lab.Command {
 	return lab.Command{Netns: w.node, Args: args, Binds: map[string]string{"/etc": w.etc}}
 }
 
-// daemonFlags are what both the daemon and doctor are given.
+// daemonFlags are the common flags of the daemon and doctor.
 func daemonFlags(more ...string) []string {
 	return append([]string{"-conf", "/etc/Corefile", "-localip", localIP, "-metrics-listen-address", "0"}, more...)
 }
@@ -146,7 +146,7 @@ func (w *world) startAs(t *testing.T, wrap []string, more ...string) *lab.Daemon
 	return d
 }
 
-// output runs a program on the node that must succeed.
+// output runs a program on the node and fails the test if it fails.
 func output(t *testing.T, n *lab.Netns, args ...string) {
 	t.Helper()
 	if out, errs, status := (lab.Command{Netns: n, Args: args}).Output(t); status != 0 {
@@ -160,12 +160,12 @@ func nft(t *testing.T, n *lab.Netns, rules string) {
 	output(t, n, "nft", "-f", lab.WriteFile(t, filepath.Join(t.TempDir(), "rules.nft"), rules))
 }
 
-// hasFact tells whether a fact of a view has a text.
+// hasFact reports whether a fact of a view contains a text.
 func hasFact(r doctor.Report, view, text string) bool {
 	return slices.ContainsFunc(r.Facts, func(f doctor.Fact) bool { return f.View == view && strings.Contains(f.What, text) })
 }
 
-// found is a finding as the tests name it: "fault node id".
+// found is a finding in the form of the tests: "fault node id".
 func found(f doctor.Finding, pod string) string {
 	view := f.View
 	if view == pod {
@@ -174,8 +174,8 @@ func found(f doctor.Finding, pod string) string {
 	return fmt.Sprintf("%s %s %s", f.Severity, view, f.ID)
 }
 
-// doctor runs nodens doctor on the node, with the pod's view. files, contents by path, are what
-// doctor alone sees.
+// doctor runs nodens doctor on the node, with the pod's view. files, contents by
+// path, are visible only to doctor.
 func (w *world) doctor(t *testing.T, wrap []string, files map[string]string, args ...string) doctor.Report {
 	t.Helper()
 	line := slices.Concat(wrap, []string{nodens.Path(t), "doctor", "-o", "json", "-pod", w.podPID}, daemonFlags(), args)
@@ -190,8 +190,7 @@ func (w *world) doctor(t *testing.T, wrap []string, files map[string]string, arg
 	return report(t, c)
 }
 
-// report runs a doctor to its end and returns its report, which must fit the exit
-// status.
+// report runs doctor and returns its report. The exit status must match it.
 func report(t *testing.T, c lab.Command) doctor.Report {
 	t.Helper()
 	stdout, stderr, status := c.Output(t)
@@ -228,7 +227,7 @@ func (w *world) etcWith(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// expect holds a report to have exactly these findings.
+// expect expects exactly these findings in a report.
 func (w *world) expect(t *testing.T, r doctor.Report, want ...string) {
 	t.Helper()
 	var got []string
@@ -241,7 +240,7 @@ func (w *world) expect(t *testing.T, r doctor.Report, want ...string) {
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
-		text, _ := json.MarshalIndent(r, "", " ") // made from JSON
+		text, _ := json.MarshalIndent(r, "", " ") // cannot fail: the report comes from JSON
 		t.Errorf("found  %q\nwanted %q\n%s", got, want, text)
 	}
 }

@@ -13,9 +13,11 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// BenchmarkHit asks one nodens for the same cached answers where normalising is
-// on and where it is off, in turns: what the machine does meanwhile hits both.
-// A positive answer and a denial outside the suffixes need no verdict; the last
+// BenchmarkHit compares a zone that normalises with one that does not, for the
+// same cached answers, in alternating rounds: other load on the machine affects
+// both. A positive answer and a negative answer outside the suffixes need no
+// verdict. The last one does, and its verdict is cached. The times include the
+// work of the client and the kernel.
 // does, from the cache. The times include the client's and the kernel's work.
 func BenchmarkHit(b *testing.B) {
 	names := script{"data": {data, data}, "empty": {nodataSOA, nodataSOA}}
@@ -51,7 +53,7 @@ func compare(b *testing.B, on, off *asker) {
 	b.ReportMetric(median(ons), "ns/query-on")
 	b.ReportMetric(median(offs), "ns/query-off")
 	b.ReportMetric(median(ratios), "on/off")
-	b.ReportMetric(0, "ns/op") // of a question here and one there: says nothing
+	b.ReportMetric(0, "ns/op") // of a question to each: has no meaning
 }
 
 func median(list []float64) float64 {
@@ -59,14 +61,15 @@ func median(list []float64) float64 {
 	return list[len(list)/2]
 }
 
-// asker asks one question over and over.
+// asker repeats one question.
 type asker struct {
 	conn net.Conn
 	msg  []byte
 	buf  [512]byte
 }
 
-// newAsker warms the cache up: the answer and what its verdict rests on.
+// newAsker fills the cache: the answer, and the answers that its verdict depends
+// on.
 func newAsker(b *testing.B, c *cluster, addr, name string) *asker {
 	b.Helper()
 	c.ask(b, addr, name, dns.TypeA)
@@ -77,11 +80,11 @@ func newAsker(b *testing.B, c *cluster, addr, name string) *asker {
 	return &asker{conn: c.pod.Dial(b, "udp", addr), msg: msg}
 }
 
-// window is how many questions are under way at once: fewer than the receive
-// buffers hold, so that none is lost.
+// window is the number of concurrent queries. The receive buffers hold more, so
+// none is lost.
 const window = 64
 
-// ask has n questions answered and returns the nanoseconds that one took.
+// ask sends n queries and returns the nanoseconds per reply.
 func (a *asker) ask(b *testing.B, n int) float64 {
 	if err := a.conn.SetDeadline(time.Now().Add(lab.Patience)); err != nil {
 		b.Fatal(err)

@@ -12,20 +12,20 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// client is a stub resolver that programs in a pod have built in.
+// client is a stub resolver.
 type client struct {
 	name string
-	args []string // of the program; the names follow
+	args []string // of the program, followed by the names
 	env  []string
 	isGo bool // see lab.GoLookup
 
-	noSearch bool     // asks for the name as it stands, whatever resolv.conf says
-	types    []uint16 // that it asks for
+	noSearch bool     // ignores the search list
+	types    []uint16 // query types
 }
 
 var bothTypes = []uint16{dns.TypeA, dns.TypeAAAA}
 
-// newClients are the stubs that this machine has.
+// newClients are the stubs that are installed.
 func newClients(t *testing.T) []client {
 	t.Helper()
 	lab.NeedTools(t, "gcc", "musl-gcc")
@@ -36,14 +36,14 @@ func newClients(t *testing.T) []client {
 	}
 	node, err := exec.LookPath("node")
 	if err != nil {
-		t.Log("node is not installed: its resolvers are left out")
+		t.Log("node is not installed: tested without its resolvers")
 		return list
 	}
 	script, err := filepath.Abs("testdata/lookups.js")
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"UV_THREADPOOL_SIZE=512"} // at most half of them look up names
+	env := []string{"UV_THREADPOOL_SIZE=512"} // at most half of the threads do lookups
 	return append(list,
 		client{name: "node-lookup", args: []string{node, script, "lookup"}, env: env, types: bothTypes},
 		client{name: "node-resolve4", args: []string{node, script, "resolve4"}, noSearch: true, types: bothTypes[:1]},
@@ -51,7 +51,7 @@ func newClients(t *testing.T) []client {
 	)
 }
 
-// pod is where clients run: with a resolv.conf of its own.
+// pod is a namespace with its own resolv.conf.
 type pod struct {
 	netns *lab.Netns
 	binds map[string]string
@@ -62,7 +62,7 @@ func newPod(t *testing.T, n *lab.Netns, resolvConf string) pod {
 	return pod{n, lab.Etc(t, resolvConf)}
 }
 
-// lookup has c look up all the names at once. It may be called concurrently.
+// lookup lets c look up all the names at once. It may be called concurrently.
 func (p pod) lookup(t *testing.T, c client, names ...string) map[string]lab.Lookup {
 	t.Helper()
 	cmd := lab.Command{Netns: p.netns, Args: slices.Concat(c.args, names), Env: c.env, Binds: p.binds}
@@ -83,7 +83,7 @@ func (p pod) lookup(t *testing.T, c client, names ...string) map[string]lab.Look
 	}
 	for _, name := range names {
 		if _, ok := results[name]; !ok {
-			t.Errorf("%s says nothing of %s:\n%s", c.name, name, out)
+			t.Errorf("%s printed no line for %s:\n%s", c.name, name, out)
 		}
 	}
 	return results

@@ -8,15 +8,15 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// Where things are in every lab.
+// Addresses of every cluster.
 const (
-	localIP = "169.254.20.10" // nodens, as the pod sees it
-	otherIP = "169.254.20.11" // nodens too
+	localIP = "169.254.20.10" // of nodens, for the pod
+	otherIP = "169.254.20.11" // of nodens too
 	metrics = "127.0.0.1:9253"
 	admin   = "prometheus 127.0.0.1:9253\n"
 )
 
-// cluster is a node with a pod beside it, and servers that both of them reach.
+// cluster is a node with a pod, and servers that both of them reach.
 type cluster struct {
 	node, pod *lab.Netns
 	servers   int
@@ -29,8 +29,8 @@ func newCluster(t testing.TB) *cluster {
 	return &cluster{node: n, pod: n.AddPod(t, "pod")}
 }
 
-// place is the namespace of a DNS server and its addresses for the node and
-// for the pod.
+// place is the namespace of a DNS server and its addresses for the node and for
+// the pod.
 type place struct {
 	netns           *lab.Netns
 	forNode, forPod string
@@ -49,7 +49,7 @@ func (c *cluster) addServer(t testing.TB, name string) place {
 	return p
 }
 
-// start runs a nodens in node-local mode: it puts its addresses on the node itself.
+// start runs nodens in node-local mode: it adds its addresses to the node.
 // resolvConf is the node's.
 func (c *cluster) start(t testing.TB, build *lab.Program, resolvConf, corefile string, args ...string) *lab.Daemon {
 	t.Helper()

@@ -10,17 +10,17 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// hits is how often each question of the cost test is repeated.
+// hits is the number of repetitions of each question in the cost test.
 const hits = 20
 
-// counts are the questions for A and for AAAA that arrive upstream.
+// counts are the numbers of A and AAAA queries at the upstream.
 type counts [2]int
 
 var costs = []struct {
 	kinds   pair
 	zone    string
-	a, aaaa counts // if only this type is asked for
-	both    counts // if both are, at once
+	a, aaaa counts // for queries of this type alone
+	both    counts // for both types at once
 }{
 	{pair{nodata, nodata}, suffix, counts{1, 1}, counts{1, 1}, counts{1, 1}},
 	{pair{nodataSOA, nodataSOA}, suffix, counts{1, 1}, counts{1, 1}, counts{1, 1}},
@@ -35,8 +35,8 @@ var costs = []struct {
 	{pair{nx, nx}, outside, counts{1, 0}, counts{0, 1}, counts{1, 1}},
 }
 
-// TestUpstreamCost counts what arrives upstream: the other type of a name is
-// asked for once at most, and only where it decides.
+// TestUpstreamCost counts queries at the upstream: nodens requests the other type
+// of a name at most once, and only if the verdict depends on it.
 func TestUpstreamCost(t *testing.T) {
 	t.Parallel()
 	names := make(script)
@@ -50,7 +50,7 @@ func TestUpstreamCost(t *testing.T) {
 		t.Helper()
 		got := counts{u.count(name, dns.TypeA), u.count(name, dns.TypeAAAA)}
 		if got != want {
-			t.Errorf("%s: upstream is asked for A %d and AAAA %d times, want %d and %d", what, got[0], got[1], want[0], want[1])
+			t.Errorf("%s: %d A and %d AAAA queries at the upstream, want %d and %d", what, got[0], got[1], want[0], want[1])
 		}
 	}
 	for i, cs := range costs {
@@ -69,8 +69,8 @@ func TestUpstreamCost(t *testing.T) {
 	}
 }
 
-// askBoth asks for A and AAAA at once from one socket, as stubs do, and waits
-// for both replies.
+// askBoth sends an A and an AAAA query at once from one socket, as stubs do, and
+// waits for both replies.
 func (c *cluster) askBoth(t testing.TB, name string) {
 	t.Helper()
 	conn, err := c.pod.DialContext(t.Context(), "udp", onAddr)
@@ -92,8 +92,8 @@ func (c *cluster) askBoth(t testing.TB, name string) {
 	}
 }
 
-// TestUpstreamCostPerTTL asks for A alone over several lives of the answers:
-// each has one question for AAAA at most.
+// TestUpstreamCostPerTTL sends A queries for several TTLs of the answer. Each TTL
+// causes at most one AAAA query.
 func TestUpstreamCostPerTTL(t *testing.T) {
 	t.Parallel()
 	const lives = 3
@@ -114,9 +114,9 @@ func TestUpstreamCostPerTTL(t *testing.T) {
 		<-tick.C
 	}
 	if n := u.count(name, dns.TypeAAAA); n < lives-1 || n > lives {
-		t.Errorf("%d questions for AAAA in %d lives of the A answer", n, lives)
+		t.Errorf("%d AAAA queries in %d TTLs of the A answer", n, lives)
 	}
 	if asked <= 2*lives {
-		t.Errorf("%d questions in %d lives: there were no hits", asked, lives)
+		t.Errorf("%d queries in %d TTLs: no hits", asked, lives)
 	}
 }

@@ -19,19 +19,19 @@ const (
 	fieldPod  = "search dnscheck.svc.cluster.local svc.cluster.local cluster.local example.com\noptions ndots:5\n"
 )
 
-// hostResolver is dnsmasq as the host's resolver. Behind it another dnsmasq
-// plays the provider that has an address for everything under example.com.
+// hostResolver is dnsmasq as the host's resolver. Behind it, another dnsmasq is
+// the provider's, with an address for every name below example.com.
 type hostResolver struct {
 	name     string
-	provider string // its configuration
-	config   string // the host's
-	a, aaaa  string // status that the host's resolver gives, without any record
+	provider string // configuration of the provider's dnsmasq
+	config   string // configuration of the host's dnsmasq
+	a, aaaa  string // status of the host resolver's replies, which have no records
 }
 
 var hostResolvers = []hostResolver{
 	{
-		// Rebind protection takes the private address out of the reply, an
-		// address that is known to be bogus makes it NXDOMAIN.
+		// Rebind protection removes the private address from the reply. An
+		// address that is known as bogus makes it NXDOMAIN.
 		name: "A empty, AAAA NXDOMAIN", a: "NOERROR", aaaa: "NXDOMAIN",
 		provider: "address=/example.com/10.9.9.9\naddress=/example.com/2001:db8::bad\n",
 		config:   "stop-dns-rebind\nbogus-nxdomain=2001:db8::bad\n",
@@ -43,8 +43,8 @@ var hostResolvers = []hostResolver{
 	},
 }
 
-// start runs the pair and returns the address of the host's resolver. dig
-// holds it to give the replies that the case is about.
+// start runs the pair and returns the address of the host's resolver. It checks
+// the replies of the case with dig.
 func (h hostResolver) start(t *testing.T, c *cluster) string {
 	t.Helper()
 	provider, host := c.addServer(t, "provider"), c.addServer(t, "dnsmasq")
@@ -54,14 +54,14 @@ func (h hostResolver) start(t *testing.T, c *cluster) string {
 	for qtype, want := range map[string]string{"A": h.a, "AAAA": h.aaaa} {
 		status, counts := dig(t, c.node, host.forNode, fieldName+".example.com", qtype)
 		if status != want || counts != "ANSWER: 0, AUTHORITY: 0, ADDITIONAL: 0" {
-			t.Fatalf("dnsmasq says %s, %s to %s, want %s without records", status, counts, qtype, want)
+			t.Fatalf("dnsmasq answers %s, %s to %s, want %s without records", status, counts, qtype, want)
 		}
 	}
 	return host.forNode
 }
 
-// dig asks once, without EDNS, and returns the status and the header's counts
-// without the question's.
+// dig sends one query without EDNS and returns the status and the header's counts
+// except the question's.
 func dig(t *testing.T, n *lab.Netns, server, name, qtype string) (status, counts string) {
 	t.Helper()
 	lab.NeedTools(t, "dig")
@@ -83,17 +83,17 @@ func coreDNS(q *dns.Msg, _ string) *dns.Msg {
 	switch {
 	case name == fieldName && q.Question[0].Qtype == dns.TypeA:
 		return lab.Reply(q, fieldName+". 30 IN A "+fieldAddr)
-	case name == fieldName, strings.HasSuffix(fieldName, "."+name): // and empty non-terminals
+	case name == fieldName, strings.HasSuffix(fieldName, "."+name): // also for empty non-terminals
 		return lab.Denial(q, dns.RcodeSuccess, "cluster.local.")
 	}
 	return lab.Denial(q, dns.RcodeNameError, "cluster.local.")
 }
 
-// fieldClients are the stubs as pods use them. fails tells for which of the
-// host's resolvers a stub does not find the name as long as nothing is
-// normalised: musl 1.2.3 stops where it is not told NXDOMAIN for any type that
-// it asks for. That is A alone with AF_INET, and with AI_ADDRCONFIG where there
-// is no IPv6. (musl 1.1 stopped at one empty answer, whatever the other said.)
+// fieldClients are the stubs as pods use them. fails lists the host's resolvers
+// with which a stub does not find the name unless nodens normalises: musl 1.2.3
+// stops its search unless the replies for all types that it requests are
+// NXDOMAIN. That is A alone with AF_INET, and with AI_ADDRCONFIG if the pod has
+// no IPv6. (musl 1.1 stopped at one empty answer in any case.)
 func fieldClients(t *testing.T) []fieldClient {
 	t.Helper()
 	never := func(hostResolver) bool { return false }
@@ -126,10 +126,9 @@ func (c client) with(flag string) client {
 	return c
 }
 
-// TestFieldCase is the case that started it: behind a dnsmasq that answers
-// empty for names that do not exist, a pod's musl does not find a Service,
-// since its search list ends with the host's domain. By default nodens makes
-// it found.
+// TestFieldCase is the case from the field: a dnsmasq answers empty for names
+// that do not exist. A pod's musl does not find a Service, because its search
+// list ends with the host's domain. By default nodens makes the lookup succeed.
 func TestFieldCase(t *testing.T) {
 	t.Parallel()
 	for _, h := range hostResolvers {
@@ -163,7 +162,7 @@ func testFieldCase(t *testing.T, h hostResolver, mode string) {
 	}
 	rewritten, _ := c.node.Scrape(t, metrics).Sum("nodens_normalize_total", "zone=.", "result=rewritten")
 	if (rewritten > 0) != (mode == "default") {
-		t.Errorf("%v replies are counted as rewritten", rewritten)
+		t.Errorf("%v replies counted as rewritten", rewritten)
 	}
 }
 
@@ -191,8 +190,8 @@ func fieldCorefile(coreDNS, mode string) string {
 	}`, localIP, coreDNS, admin, normalize)
 }
 
-// withoutIPv6 turns IPv6 off in a namespace: not even loopback has an address
-// then, which is where musl looks for AI_ADDRCONFIG.
+// withoutIPv6 turns IPv6 off in a namespace. Then loopback has no IPv6 address
+// either, which musl checks for AI_ADDRCONFIG.
 func withoutIPv6(t *testing.T, n *lab.Netns) {
 	t.Helper()
 	err := n.Do(func() error {

@@ -1,6 +1,6 @@
-// Package normalize shows the normalize directive of the built nodens to real
-// stub resolvers: musl, glibc, Go and Node in a pod's namespace, with real and
-// scripted resolvers behind.
+// Package normalize tests the normalize directive of the real nodens with stub
+// resolvers: musl, glibc, Go and Node in a pod's namespace. The upstreams are
+// real and scripted resolvers.
 package normalize
 
 import (
@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
-// The program under test and the clients.
+// The program under test and the stubs.
 var (
 	buildPlain = lab.Nodens()
 	buildRace  = lab.RaceNodens()

@@ -16,8 +16,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// The pod searches s1.example, where each cell of the table has a name that is
-// answered as its row says, and then s2.example, where all names exist.
+// The pod searches s1.example, where each cell of the table has a name with the
+// replies of its row, and then s2.example, where all names exist.
 const search = "search s1.example s2.example\noptions ndots:5\n"
 
 var (
@@ -25,32 +25,32 @@ var (
 	s2 = host{"192.0.2.2", "2001:db8::2"}
 )
 
-// outcome is what becomes of a look-up.
+// outcome is the result of a lookup.
 type outcome string
 
 const (
-	first   outcome = "s1"     // every address that s1.example has
-	second  outcome = "s2"     // every address that s2.example has
-	none    outcome = "none"   // the name does not exist, says the stub
-	failure outcome = "failed" // the stub could not find out
-	other   outcome = "other"  // addresses, but not those
+	first   outcome = "s1"     // all addresses in s1.example
+	second  outcome = "s2"     // all addresses in s2.example
+	none    outcome = "none"   // the stub reports that the name does not exist
+	failure outcome = "failed" // the stub reports a failure
+	other   outcome = "other"  // other addresses
 )
 
-// row is one line of the table of stubs.
+// row is a row of the table of stubs.
 type row struct {
 	a, aaaa     kind               // replies in s1.example
 	musl, glibc outcome            // directly; measured with musl 1.2.3 and glibc 2.36
-	stalls      string             // clients of these two that wait for 5 s and more directly
+	stalls      string             // those of these two clients that wait for 5 s or more directly
 	nodens      outcome            // through nodens
-	limits      map[string]outcome // clients for which nodens can do no better
+	limits      map[string]outcome // clients for which nodens cannot do better
 }
 
-// patience is how long a look-up may take through nodens. Stubs wait for 5 s
-// before they give up on a reply; nothing else here takes seconds.
+// patience is the limit for a lookup through nodens. Stubs wait for 5 s before
+// they retry; nothing else here takes seconds.
 const patience = 4 * time.Second
 
-// A stub of musl takes replies with another rcode than NOERROR and NXDOMAIN for
-// none, and nodens has nothing else to say truthfully.
+// musl treats replies with another rcode than NOERROR and NXDOMAIN as no reply,
+// and nodens has no other truthful reply.
 var muslWaits = map[string]outcome{"musl": failure}
 
 var rows = []row{
@@ -64,18 +64,19 @@ var rows = []row{
 	{a: data, aaaa: nodata, musl: first, glibc: first, nodens: first},
 	{a: nodata, aaaa: data, musl: first, glibc: first, nodens: first},
 	{a: data, aaaa: data, musl: first, glibc: first, nodens: first},
-	// Go goes on, as it does directly.
+	// Go continues its search, as it does directly.
 	{a: aliasND, aaaa: aliasND, musl: none, glibc: none, nodens: none, limits: map[string]outcome{"go": second}},
 	{a: aliasNX, aaaa: aliasNX, musl: second, glibc: second, nodens: second},
 	{a: tcEmpty, aaaa: tcEmpty, musl: none, glibc: first, nodens: first},
 	{a: servfail, aaaa: servfail, musl: failure, glibc: second, stalls: "musl", nodens: second, limits: muslWaits},
 	{a: refused, aaaa: refused, musl: failure, glibc: none, stalls: "musl", nodens: second, limits: muslWaits},
 	{a: formerr, aaaa: formerr, musl: failure, glibc: none, stalls: "musl", nodens: second, limits: muslWaits},
-	// nodens gives up waiting for one type after 2 s, for the name has the other.
+	// nodens stops waiting for one type after 2 s, because the name has the
+	// other.
 	{a: data, aaaa: silence, musl: failure, glibc: first, stalls: "musl glibc", nodens: first},
 }
 
-// slow reports whether stubs spend seconds on the row.
+// slow reports whether stubs need seconds for the row.
 func (r row) slow() bool { return r.stalls != "" }
 
 func (r row) String() string { return fmt.Sprintf("%s / %s", r.a, r.aaaa) }
@@ -87,7 +88,7 @@ func (r row) kind(qtype uint16) kind {
 	return r.aaaa
 }
 
-// outcome sorts out what a client that asks for types made of the row.
+// outcome classifies the result of a client that requests types of the row.
 func (r row) outcome(res lab.Lookup, types []uint16) outcome {
 	if res.Err != "" {
 		switch res.Err {
@@ -112,13 +113,13 @@ func (r row) outcome(res lab.Lookup, types []uint16) outcome {
 	return other
 }
 
-// timing holds back the replies for one address type.
+// timing delays the replies for one address type.
 type timing struct {
-	late uint16 // type
+	late uint16 // the delayed type
 	by   time.Duration
 }
 
-// swap is the least lateness that puts a reply behind the other one.
+// swap is the shortest delay that changes the order of the two replies.
 const swap = 5 * time.Millisecond
 
 var timings = []timing{
@@ -130,14 +131,14 @@ var timings = []timing{
 
 func (tm timing) String() string { return fmt.Sprintf("%s %v late", dns.Type(tm.late), tm.by) }
 
-// wait returns when the reply to q may leave.
+// wait returns when it is time to send the reply to q.
 func (tm timing) wait(t testing.TB, q *dns.Msg) {
 	if q.Question[0].Qtype == tm.late {
 		hold(t, tm.by)
 	}
 }
 
-// hold is a server's slowness.
+// hold is the response time of a server.
 func hold(t testing.TB, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -147,7 +148,7 @@ func hold(t testing.TB, d time.Duration) {
 	}
 }
 
-// cell is one look-up: a row, a timing, a client, and the way that it goes.
+// cell is one lookup: a row, a timing, a client, and its way.
 type cell struct {
 	row    int
 	timing int
@@ -155,8 +156,8 @@ type cell struct {
 	way    string // "direct" or "nodens"
 }
 
-// name is the name that the cell looks up for the n-th time, a single label. Each
-// time has its own: no answer comes from the cache.
+// name is the name of the cell for the n-th lookup, a single label. Each lookup
+// has its own name, so that no answer comes from the cache.
 func (c cell) name(n int) string {
 	return strings.ToLower(fmt.Sprintf("r%d-t%d-%s-%s-n%d", c.row, c.timing, c.client, c.way, n))
 }
@@ -167,7 +168,7 @@ func tableAnswer(t testing.TB) func(q *dns.Msg, proto string) *dns.Msg {
 		label, zone, _ := strings.Cut(dns.CanonicalName(q.Question[0].Name), ".")
 		var i, j int
 		if _, err := fmt.Sscanf(label, "r%d-t%d-", &i, &j); err != nil || i >= len(rows) || j >= len(timings) {
-			return nx.answer(q, proto, ".", host{}) // the question whether we are there
+			return nx.answer(q, proto, ".", host{}) // nodens's health check
 		}
 		timings[j].wait(t, q)
 		switch zone {
@@ -180,7 +181,7 @@ func tableAnswer(t testing.TB) func(q *dns.Msg, proto string) *dns.Msg {
 	}
 }
 
-// table is the lab that the cells are looked up in.
+// table is the environment in which the cells are looked up.
 type table struct {
 	ways    map[string]pod
 	clients []client
@@ -210,7 +211,7 @@ func newTable(t *testing.T) *table {
 	}
 }
 
-// run has one client look up all the cells of slow or other rows both ways.
+// run lets one client look up all the cells of slow or other rows both ways.
 func (tb *table) run(t *testing.T, c client, slow bool) {
 	var cells []cell
 	for i, r := range rows {
@@ -223,7 +224,7 @@ func (tb *table) run(t *testing.T, c client, slow bool) {
 	tb.lookUp(t, c, cells, 0)
 }
 
-// lookUp has one client look up the cells for the n-th time, all at once.
+// lookUp lets one client look up the cells for the n-th time, all at once.
 func (tb *table) lookUp(t *testing.T, c client, cells []cell, n int) {
 	var wg sync.WaitGroup
 	for way, p := range tb.ways {
@@ -250,23 +251,22 @@ func (tb *table) lookUp(t *testing.T, c client, cells []cell, n int) {
 	wg.Wait()
 }
 
-// atOnce is how many cells are looked up at once that were not as they should be.
+// atOnce is the number of failed cells that are retried at once.
 const atOnce = 8
 
-// again looks up for the n-th time the cells that are not as they should be, a few
-// at a time: a machine that has to do hundreds of look-ups at once may be so slow
-// that stubs, and nodens, give up on replies that are on their way.
+// again retries the failed cells, a few at a time. With hundreds of lookups at
+// once a slow machine makes stubs, and nodens, time out before replies arrive.
 func (tb *table) again(t *testing.T, n int) {
 	t.Helper()
 	for _, c := range tb.clients {
 		var cells []cell
 		for i := range rows {
 			for j := range timings {
-				direct, nodens := tb.complaints(i, j, c)
+				direct, nodens := tb.problems(i, j, c)
 				if direct == "" && nodens == "" {
 					continue
 				}
-				t.Logf("looked up again: %s %s", direct, nodens)
+				t.Logf("retried: %s %s", direct, nodens)
 				cells = append(cells, cell{i, j, c.name, "direct"}, cell{i, j, c.name, "nodens"})
 			}
 		}
@@ -276,9 +276,9 @@ func (tb *table) again(t *testing.T, n int) {
 	}
 }
 
-// TestStubs looks up every row of the table with every stub, directly and
-// through nodens: through nodens none gets the wrong host, fails where glibc
-// succeeds directly, or stalls, but for the limits that rows name.
+// TestStubs looks up every row of the table with every stub, directly and through
+// nodens. Through nodens no stub gets the wrong host, fails where glibc succeeds
+// directly, or stalls, except for the limits of the rows.
 func TestStubs(t *testing.T) {
 	t.Parallel()
 	tb := newTable(t)
@@ -286,7 +286,7 @@ func TestStubs(t *testing.T) {
 	for _, c := range tb.clients {
 		wg.Go(func() { tb.run(t, c, true) })
 	}
-	for _, c := range tb.clients { // one by one: lateness of the machine is none of upstream's
+	for _, c := range tb.clients { // one client at a time: a slow machine must not delay the upstream's replies
 		tb.run(t, c, false)
 	}
 	wg.Wait()
@@ -301,9 +301,9 @@ func TestStubs(t *testing.T) {
 	t.Run("through nodens", tb.checkNodens)
 }
 
-// complaints are what is wrong with what came of a look-up directly and through
+// problems lists the errors in the results of a lookup, directly and through
 // nodens.
-func (tb *table) complaints(row, timing int, c client) (direct, nodens string) {
+func (tb *table) problems(row, timing int, c client) (direct, nodens string) {
 	d, n := tb.results[cell{row, timing, c.name, "direct"}], tb.results[cell{row, timing, c.name, "nodens"}]
 	r := rows[row]
 	what := fmt.Sprintf("%s, %s, %s: ", r, timings[timing], c.name)
@@ -316,21 +316,21 @@ func (tb *table) complaints(row, timing int, c client) (direct, nodens string) {
 	return direct, nodens
 }
 
-// each calls f with the complaints about every look-up.
+// each calls f with the problems about every lookup.
 func (tb *table) each(f func(direct, nodens string)) {
 	for i := range rows {
 		for _, c := range tb.clients {
 			for j := range timings {
-				f(tb.complaints(i, j, c))
+				f(tb.problems(i, j, c))
 			}
 		}
 	}
 }
 
-// checkDirect compares what was measured now, without nodens, with the table.
+// checkDirect compares the results without nodens with the table.
 func (tb *table) checkDirect(t *testing.T) {
 	if v := muslVersion(t); v != "1.2.3" {
-		lab.Skip(t, fmt.Sprintf("the table is musl 1.2.3's, this is %q", v))
+		lab.Skip(t, fmt.Sprintf("the table is for musl 1.2.3, this is %q", v))
 	}
 	tb.each(func(direct, _ string) {
 		if direct != "" {
@@ -353,7 +353,7 @@ func (r row) judgeDirect(c client, direct lab.Lookup) string {
 	return ""
 }
 
-// muslVersion is what musl's loader says of itself. It comes in the same
+// muslVersion is the version that musl's loader prints. The loader is in the same
 // package as the library that the client is linked with.
 func muslVersion(t *testing.T) string {
 	t.Helper()
@@ -392,8 +392,8 @@ func (r row) judgeNodens(c client, direct, nodens lab.Lookup) string {
 	return ""
 }
 
-// judgeNoSearch: a stub that asks for one type of one name learns the same
-// addresses as directly, or that there are none.
+// judgeNoSearch: a stub that requests one type of one name gets the same
+// addresses as directly, or learns that there are none.
 func (r row) judgeNoSearch(c client, direct, nodens lab.Lookup) string {
 	got, want := r.outcome(nodens, c.types), r.outcome(direct, c.types)
 	if got != want {
@@ -405,8 +405,8 @@ func (r row) judgeNoSearch(c client, direct, nodens lab.Lookup) string {
 	return ""
 }
 
-// log shows the table as measured: a line for a row and a client, with the
-// slowest of its timings, and what differs among them.
+// log prints the measured table: a line per row and client, with the slowest of
+// its timings, and the differences among them.
 func (tb *table) log(t *testing.T) {
 	t.Helper()
 	for i, r := range rows {

@@ -12,8 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// judged is one question and what nodens_normalize_total says of the reply;
-// empty: nothing.
+// judged is one question and the verdict in nodens_normalize_total; empty: none.
 type judged struct {
 	pair
 	zone   string
@@ -33,8 +32,8 @@ var judgements = []judged{
 	{pair{nodata, aliasND}, suffix, dns.TypeA, false, "sibling_data"},
 	{pair{nodata, servfail}, suffix, dns.TypeA, false, "sibling_unknown"},
 	{pair{nodata, silence}, suffix, dns.TypeA, false, "sibling_unknown"},
-	// NXDOMAIN beside a silent type is unknown while that is waited for, and
-	// upstream's word once it has failed: package server tests the two.
+	// NXDOMAIN with no reply for the other type: the result depends on when that
+	// query fails. The tests of package server have both.
 	{pair{nodata, nodata}, suffix, dns.TypeA, true, "dnssec"},
 	{pair{secure, nodata}, suffix, dns.TypeA, false, "dnssec"},
 	{pair{nsecOther, nodata}, suffix, dns.TypeA, false, "dnssec"},
@@ -87,8 +86,8 @@ func series(m lab.Metrics, family string) map[string]float64 {
 	return all
 }
 
-// moved is what differs from before to after.
-func moved(before, after map[string]float64) map[string]float64 {
+// changed is the difference between before and after.
+func changed(before, after map[string]float64) map[string]float64 {
 	diff := make(map[string]float64)
 	for k, v := range after {
 		if v != before[k] {
@@ -102,17 +101,17 @@ func (j judged) series() string {
 	return fmt.Sprintf("qtype=%s,result=%s,zone=.", dns.Type(j.qtype), j.result)
 }
 
-// awaitMove scrapes until the counters of a family have moved from before as
-// wanted: nodens counts a reply after it has sent it. It returns the last
-// scrape. More than is wanted shows there, or at the next step.
-func (c *cluster) awaitMove(t *testing.T, what string, before lab.Metrics, family string, want map[string]float64) lab.Metrics {
+// waitForChange scrapes until the counters of a family have changed as wanted: nodens
+// counts a reply after it has sent it. It returns the last scrape. Further
+// changes show there, or at the next step.
+func (c *cluster) waitForChange(t *testing.T, what string, before lab.Metrics, family string, want map[string]float64) lab.Metrics {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	late := time.After(lab.Patience)
 	for {
 		after := c.node.Scrape(t, metrics)
-		got := moved(series(before, family), series(after, family))
+		got := changed(series(before, family), series(after, family))
 		if maps.Equal(got, want) {
 			return after
 		}
@@ -125,8 +124,8 @@ func (c *cluster) awaitMove(t *testing.T, what string, before lab.Metrics, famil
 	}
 }
 
-// TestMetrics asks every kind of question twice, for a miss and a hit: each
-// moves exactly one counter of nodens_normalize_total by one, or none.
+// TestMetrics sends every kind of question twice, for a miss and a hit. Each
+// increments exactly one counter of nodens_normalize_total, or none.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	const family = "nodens_normalize_total"
@@ -139,13 +138,12 @@ func TestMetrics(t *testing.T) {
 			if j.result != "" {
 				want[j.series()] = 1
 			}
-			before = c.awaitMove(t, fmt.Sprintf("%s, %s", j, which), before, family, want)
+			before = c.waitForChange(t, fmt.Sprintf("%s, %s", j, which), before, family, want)
 		}
 	}
 }
 
-// TestSiblingMetrics: the other type's answer is counted by where it came
-// from.
+// TestSiblingMetrics: the other type's answer is counted by its source.
 func TestSiblingMetrics(t *testing.T) {
 	t.Parallel()
 	const family, waits = "nodens_normalize_sibling_total", "nodens_normalize_sibling_wait_seconds"
@@ -159,7 +157,7 @@ func TestSiblingMetrics(t *testing.T) {
 	before := c.node.Scrape(t, metrics)
 	step := func(what string, want map[string]float64, wantWaits float64) {
 		t.Helper()
-		after := c.awaitMove(t, what, before, family, want)
+		after := c.waitForChange(t, what, before, family, want)
 		w0, _ := before.Sum(waits)
 		w1, _ := after.Sum(waits)
 		if w1-w0 != wantWaits {
@@ -174,14 +172,14 @@ func TestSiblingMetrics(t *testing.T) {
 	c.ask(t, onAddr, "alone."+suffix, dns.TypeAAAA)
 	step("AAAA after it", map[string]float64{"source=cache": 1}, 0)
 
-	// A is answered while AAAA is on its way, and joins it; AAAA is answered
-	// when A's answer is in the cache.
+	// The A query is resolved first and needs the AAAA answer, which is in
+	// flight. The AAAA query finds the A answer in the cache.
 	c.askBoth(t, "together."+suffix)
 	step("A and AAAA", map[string]float64{"source=inflight": 1, "source=cache": 1}, 2)
 }
 
-// gate holds back the reply for A until the question for AAAA is there, and
-// the reply for AAAA until a moment after that.
+// gate holds the reply for A until the query for AAAA arrives, and the reply for
+// AAAA a moment longer.
 type gate struct{ aaaa chan struct{} }
 
 func newGate() gate { return gate{make(chan struct{})} }

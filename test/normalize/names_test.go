@@ -16,7 +16,7 @@ const (
 	outside = "elsewhere.example."
 )
 
-// pair is how upstream answers for the two types of a name.
+// pair is the upstream's replies for the two types of a name.
 type pair struct{ a, aaaa kind }
 
 func (p pair) kind(qtype uint16) kind {
@@ -39,8 +39,8 @@ func (s script) answer(q *dns.Msg, proto string) *dns.Msg {
 }
 
 // nodeWith is a cluster with a scripted upstream and a node-local nodens whose
-// root zone has the given directives besides the usual ones. On otherIP it
-// serves the same without normalising, from a cache of its own.
+// root zone has the given additional directives. On otherIP it serves the same
+// without normalising, from another cache.
 func nodeWith(t testing.TB, build *lab.Program, answer func(q *dns.Msg, proto string) *dns.Msg, directives string) (*cluster, *upstream) {
 	t.Helper()
 	c := newCluster(t)
@@ -48,7 +48,7 @@ func nodeWith(t testing.TB, build *lab.Program, answer func(q *dns.Msg, proto st
 	u := startUpstream(t, up.netns, answer, up.forNode)
 	c.start(t, build, "nameserver "+up.forNode+"\nsearch "+suffix+"\n",
 		rootBlock(53, localIP, admin+directives)+rootBlock(53, otherIP, "normalize {\n mode off\n}"),
-		"-hedge=false") // queries are counted, and on a busy machine a reply may be late
+		"-hedge=false") // the test counts queries, and a reply may be late on a busy machine
 	return c, u
 }
 
@@ -63,10 +63,10 @@ func rootBlock(port int, ip, directives string) string {
 	`, port, ip, directives)
 }
 
-// Where the pod asks.
+// The addresses that the pod queries.
 const (
 	onAddr  = localIP + ":53"
-	offAddr = otherIP + ":53" // nothing is normalised
+	offAddr = otherIP + ":53" // does not normalise
 )
 
 // ask sends one query over UDP from the pod.

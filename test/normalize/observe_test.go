@@ -8,9 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestObserve: with mode observe every reply, miss and hit, is the one that
-// the same nodens gives where normalising is off, and what it would have done
-// is counted.
+// TestObserve: with mode observe every reply, miss and hit, equals the reply
+// without normalising, and the counters show what the directive would have done.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	const family = "nodens_normalize_total"
@@ -33,14 +32,14 @@ func TestObserve(t *testing.T) {
 			if j.result != "" {
 				want[j.series()] = 1
 			}
-			before = c.awaitMove(t, what, before, family, want)
+			before = c.waitForChange(t, what, before, family, want)
 		}
 	}
 }
 
-// sameReply compares two replies octet by octet, apart from the ID and the age
-// of their records. TTLs of the script are 30 s and 60 s, what the directive
-// would make of them is 5 s at most.
+// sameReply compares two replies byte by byte, except the ID and the age of their
+// records. TTLs of the script are 30 s and 60 s; the directive would set at most
+// 5 s.
 func sameReply(t *testing.T, what string, observed, off *dns.Msg) {
 	t.Helper()
 	if a, b := ageless(t, observed), ageless(t, off); !bytes.Equal(a, b) {
@@ -68,7 +67,7 @@ func ageless(t *testing.T, m *dns.Msg) []byte {
 }
 
 // TestDefaultChangesReplies is the control of TestObserve: by default the same
-// questions show what is rewritten and repaired, and nothing else.
+// questions show what is rewritten and repaired, and nothing else changes.
 func TestDefaultChangesReplies(t *testing.T) {
 	t.Parallel()
 	c, _ := nodeWith(t, buildRace, judgementScript().answer, "")
@@ -99,8 +98,8 @@ func TestDefaultChangesReplies(t *testing.T) {
 	}
 }
 
-// checkSynthesized: the reply has no answer, is nobody's authority, and says
-// that it was made up, by Extended DNS Error 29.
+// checkSynthesized: the reply has no answer and no AA, and has Extended DNS Error
+// 29, which marks a synthesized answer.
 func checkSynthesized(t *testing.T, what string, r *dns.Msg, rcode int) {
 	t.Helper()
 	if r.Rcode != rcode || len(r.Answer) > 0 || r.Authoritative || r.AuthenticatedData || !r.RecursionAvailable {

@@ -6,8 +6,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestTwoPorts serves one zone on two ports of an address, with other options
-// on each: both answer as their block says, and the metrics can be read.
+// TestTwoPorts serves one zone on two ports of an address with different options.
+// Both answer as their block says, and the metrics can be scraped.
 func TestTwoPorts(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -13,13 +13,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// kind is how the scripted upstream answers for one type of one name.
+// kind is the scripted upstream's reply for one type of one name.
 type kind string
 
 const (
 	data      kind = "data"
 	nodata    kind = "nodata"     // NOERROR 0/0/0
-	nodataSOA kind = "nodata+SOA" // as RFC 2308 wants it
+	nodataSOA kind = "nodata+SOA" // as in RFC 2308
 	nx        kind = "nxdomain"
 	aliasND   kind = "CNAME+nodata"
 	aliasNX   kind = "CNAME+nxdomain"
@@ -30,8 +30,8 @@ const (
 	silence   kind = "dropped"
 	referral  kind = "referral" // NS, no SOA
 	secure    kind = "AD"       // NODATA with AD
-	nsecOther kind = "NSEC"     // NODATA, proved by the name's other types
-	nsecNone  kind = "NXNAME"   // RFC 9824: NODATA, proved by there being none
+	nsecOther kind = "NSEC"     // NODATA, with an NSEC record that lists the name's other types
+	nsecNone  kind = "NXNAME"   // RFC 9824: NODATA, with an NSEC record that lists no type
 )
 
 // host is the addresses of a name that exists.
@@ -48,8 +48,8 @@ func (h host) record(q dns.Question) string {
 	return fmt.Sprintf("%s 60 IN %s %s", q.Name, dns.Type(q.Qtype), h.addr(q.Qtype))
 }
 
-// answer makes the reply of the given kind, which is h's for data. zone is in
-// its SOA. nil is silence.
+// answer makes the reply of the given kind; for data it has h's addresses. zone
+// is in its SOA. nil means no reply.
 func (k kind) answer(q *dns.Msg, proto, zone string, h host) *dns.Msg {
 	switch k {
 	case data:
@@ -104,7 +104,7 @@ func refusal(q *dns.Msg, rcode int) *dns.Msg {
 	return r
 }
 
-// delegation is the answer of a server that does not serve the zone.
+// delegation is the reply of a server that does not serve the zone.
 func delegation(q *dns.Msg, zone string) *dns.Msg {
 	r := lab.Reply(q)
 	r.RecursionAvailable = false
@@ -120,22 +120,22 @@ func proof(q *dns.Msg, zone, types string) *dns.Msg {
 	return r
 }
 
-// question is a name and a type as an upstream counts them.
+// question is a name and a type, as an upstream counts them.
 type question struct {
 	name  string // lower case
 	qtype uint16
 }
 
-// upstream is a scripted DNS server that counts.
+// upstream is a scripted DNS server that counts queries.
 type upstream struct {
-	answer func(q *dns.Msg, proto string) *dns.Msg // concurrent; nil is silence
+	answer func(q *dns.Msg, proto string) *dns.Msg // called concurrently; nil: no reply
 
 	mu    sync.Mutex
 	asked map[question]int
 }
 
-// startUpstream serves the addresses, port 53, over UDP and TCP until the end
-// of the test.
+// startUpstream serves port 53 of the addresses over UDP and TCP until the end of
+// the test.
 func startUpstream(t testing.TB, n *lab.Netns, answer func(q *dns.Msg, proto string) *dns.Msg, ips ...string) *upstream {
 	t.Helper()
 	u := &upstream{answer: answer, asked: make(map[question]int)}
@@ -149,8 +149,8 @@ func startUpstream(t testing.TB, n *lab.Netns, answer func(q *dns.Msg, proto str
 	return u
 }
 
-// enlarge gives pc a receive buffer for hundreds of clients that ask at once: a
-// lost datagram would look like a stall. Root may exceed net.core.rmem_max.
+// enlarge gives pc a receive buffer for hundreds of clients at once: a lost
+// datagram would look like a stall. Root may exceed net.core.rmem_max.
 func enlarge(t testing.TB, pc net.PacketConn) {
 	t.Helper()
 	raw, err := pc.(*net.UDPConn).SyscallConn()
@@ -192,7 +192,7 @@ func (u *upstream) handler(proto string) dns.HandlerFunc {
 	}
 }
 
-// count is how often the question has come.
+// count is the number of queries for the question.
 func (u *upstream) count(name string, qtype uint16) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -1,5 +1,5 @@
-// The floor without a language's runtime: turns every datagram that comes to
-// the address given into a reply and sends it back, in batches.
+// The lower bound without the runtime of a language: sets QR in every datagram to
+// the given address and sends it back, in batches.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
