@@ -32,8 +32,6 @@ type ACLPolicy struct {
 	Nets   []netip.Prefix // empty: all
 }
 
-func aclActions() []string { return []string{"allow", "block", "filter", "drop"} }
-
 // parseACL reads acl [ZONES…] and its policies.
 func parseACL(b *Block, s statement) error {
 	a := &ACL{Line: s.line}
@@ -50,7 +48,7 @@ func (a *ACL) parsePolicy(o statement) error {
 	switch p.Action {
 	case ACLAllow, ACLBlock, ACLFilter, ACLDrop:
 	default:
-		return o.unknown(aclActions(), nil)
+		return o.unknown()
 	}
 	for args := o.argTexts(); len(args) > 0; {
 		section := strings.ToLower(args[0])

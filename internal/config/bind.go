@@ -26,7 +26,7 @@ func parseBind(b *Block, s statement) error {
 	}
 	return s.eachOption(func(name string) bool { return name == "except" }, func(o statement) error {
 		if o.text != "except" {
-			return o.unknown([]string{"except"}, nil)
+			return o.unknown()
 		}
 		return parseBindExcept(b, o)
 	})

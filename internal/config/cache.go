@@ -19,10 +19,6 @@ const (
 	defaultStale       = time.Hour
 )
 
-func cacheOptions() []string {
-	return []string{"success", "denial", "prefetch", "serve_stale", "servfail", "disable", "keepttl"}
-}
-
 // parseCache reads cache [TTL] [ZONES…] and its options. The TTL is the upper bound
 // for success and denial, unless these options set their own.
 func parseCache(b *Block, s statement) error {
@@ -82,7 +78,7 @@ func (c *Cache) parseOption(o statement) error {
 		c.KeepTTL = true
 		return o.arity(0, 0, "")
 	}
-	return o.unknown(cacheOptions(), nil)
+	return o.unknown()
 }
 
 // parseTTL reads seconds, at most the largest TTL (RFC 2181, section 8).

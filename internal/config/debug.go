@@ -24,7 +24,7 @@ func parsePprof(b *Block, s statement) error {
 	b.Pprof = p
 	return s.eachOption(func(string) bool { return true }, func(o statement) error {
 		if o.text != "block" {
-			return o.unknown([]string{"block"}, nil)
+			return o.unknown()
 		}
 		return p.parseBlock(o)
 	})

@@ -40,6 +40,18 @@ func DirectiveNames() []string {
 	return names
 }
 
+// optionNames returns the names of the options, without values such as ADDRESS.
+func (d Directive) optionNames() []string {
+	var names []string
+	for _, o := range d.Options {
+		word, _, _ := strings.Cut(o, " ")
+		if word == strings.ToLower(word) {
+			names = append(names, strings.Split(word, "|")...)
+		}
+	}
+	return names
+}
+
 // parseDirective stores the values of s in b.
 func parseDirective(b *Block, s statement) error {
 	if d, ok := directive(s.text); ok {

@@ -10,8 +10,6 @@ type DNS64 struct {
 	AllowIPv4    bool
 }
 
-func dns64Options() []string { return []string{"prefix", "translate_all", "allow_ipv4"} }
-
 // parseDNS64 reads dns64 [PREFIX] and its options.
 func parseDNS64(b *Block, s statement) error {
 	if err := s.arity(0, 1, "[PREFIX]"); err != nil {
@@ -41,7 +39,7 @@ func (d *DNS64) parseOption(o statement) error {
 		d.AllowIPv4 = true
 		return o.arity(0, 0, "")
 	}
-	return o.unknown(dns64Options(), nil)
+	return o.unknown()
 }
 
 // parsePrefix accepts the prefix lengths of RFC 6052, section 2.2.

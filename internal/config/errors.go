@@ -2,8 +2,6 @@ package config
 
 import "log/slog"
 
-func errorsOptions() []string { return []string{"consolidate", "stacktrace"} }
-
 // parseErrors reads errors [stdout] and its options. CoreDNS has no other log
 // destination either.
 func parseErrors(b *Block, s statement) error {
@@ -21,7 +19,7 @@ func parseErrors(b *Block, s statement) error {
 		case "stacktrace": // the stack of a panic is always logged
 			return o.arity(0, 0, "")
 		}
-		return o.unknown(errorsOptions(), nil)
+		return o.unknown()
 	})
 }
 

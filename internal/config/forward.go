@@ -13,13 +13,6 @@ const (
 	maxUpstreams         = 15
 )
 
-func forwardOptions() []string {
-	return []string{
-		"except", "force_tcp", "prefer_udp", "policy", "max_fails", "expire",
-		"health_check", "max_concurrent", "tls", "tls_servername", "kubernetes_endpoints",
-	}
-}
-
 func laterForwardOptions() []string {
 	return []string{
 		"doh_method", "failfast_all_unhealthy_upstreams", "failover", "max_age", "max_connect_attempts", "max_idle_conns",
@@ -81,7 +74,7 @@ func (f *Forward) parseOption(o statement) error {
 	case "kubernetes_endpoints":
 		return parseKubernetesEndpoints(f, o)
 	}
-	return o.unknown(forwardOptions(), laterForwardOptions())
+	return o.unknown(laterForwardOptions()...)
 }
 
 func parseFrom(f *Forward, s statement) error {

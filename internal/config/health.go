@@ -11,7 +11,7 @@ func parseHealth(b *Block, s statement) error {
 	b.Health = &Health{Line: s.line, Addr: addr}
 	return s.eachOption(nil, func(o statement) error {
 		if o.text != "lameduck" {
-			return o.unknown([]string{"lameduck"}, nil)
+			return o.unknown()
 		}
 		return parseLameduck(b.Health, o)
 	})

@@ -14,10 +14,6 @@ const (
 	defaultHostsReload = 5 * time.Second
 )
 
-func hostsOptions() []string {
-	return []string{"ttl", "no_reverse", "reload", "fallthrough", "fallthrough_unsupported"}
-}
-
 // parseHosts reads hosts [FILE [ZONES…]], its options and inline entries.
 func parseHosts(b *Block, s statement) error {
 	h := &Hosts{Line: s.line, Path: defaultHostsPath, TTL: defaultHostsTTL, Reload: defaultHostsReload}
@@ -64,7 +60,7 @@ func (h *Hosts) parseOption(o statement) error {
 	if addr, err := parseHostsAddr(o.text); err == nil && addr.IsValid() {
 		return parseHostsEntry(h, o)
 	}
-	return o.unknown(hostsOptions(), nil)
+	return o.unknown()
 }
 
 func parseHostsTTL(h *Hosts, o statement) error {

@@ -29,7 +29,7 @@ func parseLoadBalance(b *Block, s statement) error {
 	b.LoadBalance = l
 	return s.eachOption(func(string) bool { return true }, func(o statement) error {
 		if o.text != "prefer" {
-			return o.unknown([]string{"prefer"}, nil)
+			return o.unknown()
 		}
 		return l.parsePrefer(o)
 	})

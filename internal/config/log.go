@@ -23,7 +23,7 @@ func parseLog(b *Block, s statement) error {
 	}
 	err = s.eachOption(func(name string) bool { return name == "class" }, func(o statement) error {
 		if o.text != "class" {
-			return o.unknown([]string{"class"}, nil)
+			return o.unknown()
 		}
 		return parseLogClass(l, o)
 	})

@@ -33,10 +33,6 @@ const (
 	maxNormalizeTTL       = time.Hour
 )
 
-func normalizeOptions() []string {
-	return []string{"mode", "signature", "sibling_timeout", "ttl", "except", "repair"}
-}
-
 // DefaultNormalize returns the settings of a block without the directive.
 func DefaultNormalize() *Normalize {
 	return &Normalize{
@@ -71,7 +67,7 @@ func (n *Normalize) parseOption(o statement) error {
 	case "repair":
 		return n.parseRepair(o)
 	}
-	return o.unknown(normalizeOptions(), nil)
+	return o.unknown()
 }
 
 func (n *Normalize) parseMode(o statement) error {

@@ -10,6 +10,6 @@ func parsePrometheus(b *Block, s statement) error {
 	}
 	b.Prometheus = &Prometheus{Line: s.line, Addr: addr}
 	return s.eachOption(nil, func(o statement) error {
-		return o.unknown(nil, []string{"tls"})
+		return o.unknown("tls")
 	})
 }

@@ -11,7 +11,7 @@ func parseReady(b *Block, s statement) error {
 	b.Ready = &Ready{Line: s.line, Addr: addr}
 	return s.eachOption(nil, func(o statement) error {
 		if o.text != "monitor" {
-			return o.unknown([]string{"monitor"}, nil)
+			return o.unknown()
 		}
 		return parseMonitor(o)
 	})

@@ -68,10 +68,6 @@ func (p PodName) String() string {
 	return p.Namespace + "/" + p.Name
 }
 
-func redirectOptions() []string {
-	return []string{"target", "service", "fallback", "heartbeat", "opt_out", "uplink"}
-}
-
 // parseRedirect reads redirect [off|auto|on] and its options.
 func parseRedirect(b *Block, s statement) error {
 	if err := s.arity(0, 1, "[off|auto|on]"); err != nil {
@@ -98,7 +94,7 @@ func (r *Redirect) parseOption(o statement) error {
 	case "fallback":
 		return eachArg(o, "ADDRESS[:PORT]…", &r.Fallbacks, parseRedirectFallback)
 	case "kubepods":
-		return o.errorf("this option is gone, as nodes may differ in it: start nodens with the flag -kubepods")
+		return o.errorf("the option was removed: use the flag -kubepods, because nodes may differ")
 	case "heartbeat":
 		return r.parseHeartbeat(o)
 	case "opt_out":
@@ -106,7 +102,7 @@ func (r *Redirect) parseOption(o statement) error {
 	case "uplink":
 		return eachArg(o, "INTERFACE…", &r.Uplinks, parseInterface)
 	}
-	return o.unknown(redirectOptions(), nil)
+	return o.unknown()
 }
 
 // eachArg parses the arguments of o and appends them to list. It refuses duplicates.
@@ -245,17 +241,10 @@ func (r *Redirect) errorf(format string, args ...any) error {
 	return &Error{File: r.File, Line: r.Line, Directive: "redirect", Err: reason(format, args...)}
 }
 
+// checkTargets refuses two targets of one address family.
 func (r *Redirect) checkTargets() error {
-	if err := checkRedirectTargets(r.Targets); err != nil {
-		return r.errorf("target: %v", err)
-	}
-	return nil
-}
-
-// checkRedirectTargets refuses two targets of one address family.
-func checkRedirectTargets(targets []RedirectTarget) error {
 	seen := make(map[string]RedirectTarget)
-	for _, t := range targets {
+	for _, t := range r.Targets {
 		kind := "port"
 		if t.Addr.IsValid() {
 			kind = "IPv6 address"
@@ -264,7 +253,7 @@ func checkRedirectTargets(targets []RedirectTarget) error {
 			}
 		}
 		if before, ok := seen[kind]; ok {
-			return reason("%s and %s: only one %s can be the target", before, t, kind)
+			return r.errorf("target: %s and %s: only one %s can be the target", before, t, kind)
 		}
 		seen[kind] = t
 	}

@@ -107,14 +107,19 @@ func (t token) seenFrom(other token) string {
 	return fmt.Sprintf("at %s:%d", t.file, t.line)
 }
 
-// unknown returns the error for an unknown option. known are the options of the
-// directive, later those of CoreDNS that are not implemented.
-func (o statement) unknown(known, later []string) error {
+// unknown returns the error for an option that its directive does not have. later
+// are options of CoreDNS that are not implemented.
+func (o statement) unknown(later ...string) error {
 	at := func(err error) error {
 		return &Error{File: o.file, Line: o.line, Directive: o.directive, Err: err}
 	}
 	if slices.Contains(later, o.text) {
 		return at(reason("option %q is not supported", o.text))
+	}
+	d, _ := directive(o.directive)
+	known := d.optionNames()
+	if len(known) == 0 {
+		return at(reason("unknown option %q, the directive has no options", o.text))
 	}
 	if guess := nearest(o.text, known); guess != "" {
 		return at(reason("unknown option %q, did you mean %s?", o.text, guess))

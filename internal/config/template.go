@@ -32,10 +32,6 @@ type ExtendedError struct {
 	Text string
 }
 
-func templateOptions() []string {
-	return []string{"match", "answer", "authority", "additional", "rcode", "ederror", "fallthrough", "upstream"}
-}
-
 // parseTemplate reads template CLASS TYPE [ZONES…] and its options.
 func parseTemplate(b *Block, s statement) error {
 	if err := s.arity(2, -1, "CLASS TYPE [ZONE…]"); err != nil {
@@ -82,7 +78,7 @@ func (t *RecordTemplate) parseOption(o statement) error {
 	case "upstream": // ignored since CoreDNS 1.3
 		return nil
 	}
-	return o.unknown(templateOptions(), nil)
+	return o.unknown()
 }
 
 func (t *RecordTemplate) parseMatch(o statement) error {

@@ -15,8 +15,6 @@ type Timeouts struct {
 	Queries int
 }
 
-func timeoutsOptions() []string { return []string{"read", "write", "idle", "maxtcpqueries"} }
-
 // CoreDNS's limits.
 const (
 	minTimeout = time.Second
@@ -42,7 +40,7 @@ func (t *Timeouts) parseOption(o statement) error {
 	case o.text == "maxtcpqueries":
 		return t.parseQueries(o)
 	case to == nil:
-		return o.unknown(timeoutsOptions(), nil)
+		return o.unknown()
 	}
 	if err := o.arity(1, 1, "DURATION"); err != nil {
 		return err
