@@ -92,6 +92,18 @@ func (c *Cache) get(set *binSet, hash uint64, key []byte, t time.Duration) (uint
 	return 0, Hit{}
 }
 
+// liveFailure returns the first block of the key's failure if it is unexpired at
+// t, else 0. An expired failure stays cached because it holds the back-off.
+func (c *Cache) liveFailure(set *binSet, hash uint64, key []byte, t time.Duration) uint32 {
+	if c.policy.servFail == 0 {
+		return 0
+	}
+	if id := set.find(Failure, hash, key); id != 0 && t < set.shard.slab.slot(id).expiry() {
+		return id
+	}
+	return 0
+}
+
 // Put stores m as the answer to key if the policy allows it, and returns the
 // entry to reply from. It fails only if m has no wire format. It never stores an
 // answer to a question other than key's. It does not modify m.
@@ -108,7 +120,13 @@ func (c *Cache) Put(key []byte, m *dns.Msg) (*Entry, error) {
 	if !c.policy.covers(key) {
 		v = uncacheable
 	}
-	kind, life := c.policy.lifetime(v, r, ttls)
+	kind, life := Success, uint32(0)
+	switch v {
+	case positive:
+		life = positiveTTL(r, ttls, c.policy.classes[Success].bounds)
+	case denial:
+		kind, life = Denial, denialTTL(r, ttls, c.policy.classes[Denial].bounds)
+	}
 	e, err := pack(m, r, ttls)
 	if err != nil || v == uncacheable || !e.setKey(key) {
 		return e, err
@@ -116,18 +134,6 @@ func (c *Cache) Put(key []byte, m *dns.Msg) (*Entry, error) {
 	e.kind, e.ttl = kind, life
 	c.replace(key, e)
 	return e, nil
-}
-
-// lifetime clamps ttls and returns for how many seconds the answer is fresh.
-func (p *policy) lifetime(v verdict, r *records, ttls []uint32) (Kind, uint32) {
-	switch v {
-	case positive:
-		return Success, positiveTTL(r, ttls, p.classes[Success].bounds)
-	case denial:
-		return Denial, denialTTL(r, ttls, p.classes[Denial].bounds)
-	default:
-		return Success, 0
-	}
 }
 
 // replace stores e in place of the key's entries.

@@ -117,7 +117,17 @@ func pack(m *dns.Msg, r *records, ttls []uint32) (*Entry, error) {
 	if m.Rcode < 0 || m.Rcode > 0xfff {
 		return nil, fmt.Errorf("pack answer: rcode %d out of range", m.Rcode)
 	}
-	wire, err := packable(m, r).Pack()
+	c := *m // in the form that is cached
+	c.Id = 0
+	c.Rcode &= 0xf // the upper bits live in OPT
+	c.Compress = true
+	c.Extra = r.additional
+	c.Question = slices.Clone(m.Question)
+	for i := range c.Question {
+		// Compression compares bytes, and answers carry lower case.
+		c.Question[i].Name = strings.ToLower(c.Question[i].Name)
+	}
+	wire, err := c.Pack()
 	if err != nil {
 		return nil, fmt.Errorf("pack answer: %w", err)
 	}
@@ -139,19 +149,4 @@ func pack(m *dns.Msg, r *records, ttls []uint32) (*Entry, error) {
 		binary.BigEndian.PutUint32(e.buf[e.ttlOffset(i):], ttl)
 	}
 	return e, nil
-}
-
-// packable returns a shallow copy of m in the form that is cached.
-func packable(m *dns.Msg, r *records) *dns.Msg {
-	c := *m
-	c.Id = 0
-	c.Rcode &= 0xf // the upper bits live in OPT
-	c.Compress = true
-	c.Extra = r.additional()
-	c.Question = slices.Clone(m.Question)
-	for i := range c.Question {
-		// Compression compares octets, and answers carry lower case.
-		c.Question[i].Name = strings.ToLower(c.Question[i].Name)
-	}
-	return &c
 }

@@ -53,15 +53,3 @@ func (c *Cache) PutFailure(key []byte, m *dns.Msg) (*Entry, error) {
 	}
 	return e, nil
 }
-
-// liveFailure returns the first block of the key's failure if it is unexpired at
-// t, else 0. An expired failure stays cached because it holds the back-off.
-func (c *Cache) liveFailure(set *binSet, hash uint64, key []byte, t time.Duration) uint32 {
-	if c.policy.servFail == 0 {
-		return 0
-	}
-	if id := set.find(Failure, hash, key); id != 0 && t < set.shard.slab.slot(id).expiry() {
-		return id
-	}
-	return 0
-}

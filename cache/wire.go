@@ -51,7 +51,11 @@ func appendTTLOffsets(dst, msg []byte) ([]byte, bool) {
 	if off < 0 {
 		return dst, false
 	}
-	for range recordCount(msg) {
+	records := 0
+	for i := 6; i < headerLen; i += 2 {
+		records += int(binary.BigEndian.Uint16(msg[i:]))
+	}
+	for range records {
 		off = skipName(msg, off)
 		if off < 0 || off+fixedRecord > len(msg) {
 			return dst, false
@@ -68,13 +72,4 @@ func appendTTLOffsets(dst, msg []byte) ([]byte, bool) {
 // recordEnd returns the offset behind the record whose TTL field is at ttl.
 func recordEnd(msg []byte, ttl int) int {
 	return ttl + 6 + int(binary.BigEndian.Uint16(msg[ttl+4:]))
-}
-
-// recordCount returns the number of records in the three sections.
-func recordCount(msg []byte) int {
-	n := 0
-	for off := 6; off < headerLen; off += 2 {
-		n += int(binary.BigEndian.Uint16(msg[off:]))
-	}
-	return n
 }

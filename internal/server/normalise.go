@@ -56,14 +56,6 @@ func NewNormalise(c NormaliseConfig) (*Normalise, error) {
 	return n, nil
 }
 
-// view is how a reply presents an entry.
-type view struct {
-	rcode  int // of the reply
-	maxTTL uint32
-	note   ede
-	result normalised
-}
-
 // normalised is the result of judging a denial, for the metrics.
 type normalised int
 
@@ -81,20 +73,12 @@ const (
 	numNormalised
 )
 
-// noMaxTTL leaves TTLs alone.
-const noMaxTTL = ^uint32(0)
-
 // shown is the view for the reply: v, or in observe mode the answer of upstream.
 func (n *Normalise) shown(e *cache.Entry, v view) view {
 	if n != nil && n.observe {
 		return view{rcode: e.Rcode(), maxTTL: noMaxTTL, result: v.result}
 	}
 	return v
-}
-
-// asIs is the view that changes nothing.
-func asIs(e *cache.Entry, r normalised) view {
-	return view{rcode: e.Rcode(), maxTTL: noMaxTTL, result: r}
 }
 
 // denial describes a reply without an answer.

@@ -35,6 +35,22 @@ func (q *Query) optLen(note ede) int {
 	return n
 }
 
+// view is how a reply presents an entry.
+type view struct {
+	rcode  int // of the reply
+	maxTTL uint32
+	note   ede
+	result normalised
+}
+
+// noMaxTTL leaves TTLs alone.
+const noMaxTTL = ^uint32(0)
+
+// asIs is the view that changes nothing.
+func asIs(e *cache.Entry, r normalised) view {
+	return view{rcode: e.Rcode(), maxTTL: noMaxTTL, result: r}
+}
+
 // appendEntry appends the reply to q: the packed bytes of entry as v presents
 // them, with the client's ID, flags, spelling of the name and OPT. age is for
 // Entry.AgeTTLs. cached clears AA, because a cache is no authority (RFC 1035
