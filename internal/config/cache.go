@@ -75,8 +75,7 @@ func (c *Cache) parseOption(o statement) error {
 	case "disable":
 		return parseDisable(c, o)
 	case "keepttl":
-		c.KeepTTL = true
-		return o.arity(0, 0, "")
+		return setFlag(o, &c.KeepTTL)
 	}
 	return o.unknown()
 }

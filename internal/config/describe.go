@@ -248,19 +248,11 @@ func (r *Reload) describe() []string {
 }
 
 func (l *Log) describe() []string {
-	values := []string{"names " + strings.Join(l.Names, " "), "class " + joinClasses(l.Classes)}
+	values := []string{"names " + strings.Join(l.Names, " "), "class " + joined(l.Classes, " ")}
 	if l.Format != "" {
 		values = append(values, "format "+strconv.Quote(l.Format))
 	}
 	return values
-}
-
-func joinClasses(classes []LogClass) string {
-	texts := make([]string, len(classes))
-	for i, c := range classes {
-		texts[i] = string(c)
-	}
-	return strings.Join(texts, " ")
 }
 
 func onOff(b bool) string {

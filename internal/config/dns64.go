@@ -33,11 +33,9 @@ func (d *DNS64) parseOption(o statement) error {
 		}
 		return d.parsePrefix(o)
 	case "translate_all":
-		d.TranslateAll = true
-		return o.arity(0, 0, "")
+		return setFlag(o, &d.TranslateAll)
 	case "allow_ipv4":
-		d.AllowIPv4 = true
-		return o.arity(0, 0, "")
+		return setFlag(o, &d.AllowIPv4)
 	}
 	return o.unknown()
 }

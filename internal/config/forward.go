@@ -52,21 +52,19 @@ func (f *Forward) parseOption(o statement) error {
 	case "except":
 		return parseExcept(f, o)
 	case "force_tcp":
-		f.ForceTCP = true
-		return o.arity(0, 0, "")
+		return setFlag(o, &f.ForceTCP)
 	case "prefer_udp":
-		f.PreferUDP = true
-		return o.arity(0, 0, "")
+		return setFlag(o, &f.PreferUDP)
 	case "policy":
-		return parsePolicy(f, o)
+		return oneArg(o, "random|round_robin|sequential", &f.Policy, oneOf(PolicyRandom, PolicyRoundRobin, PolicySequential))
 	case "max_fails":
-		return parseMaxFails(f, o)
+		return oneArg(o, "NUMBER", &f.MaxFails, number("count", 0, math.MaxInt32))
 	case "expire":
-		return parseExpire(f, o)
+		return oneArg(o, "DURATION", &f.Expire, duration)
 	case "health_check":
 		return parseHealthCheck(f, o)
 	case "max_concurrent":
-		return parseMaxConcurrent(f, o)
+		return oneArg(o, "NUMBER", &f.MaxConcurrent, number("limit", 0, math.MaxInt32))
 	case "tls":
 		return parseTLS(f, o)
 	case "tls_servername":
@@ -112,51 +110,6 @@ func parseExcept(f *Forward, o statement) error {
 	zones, err := parseZoneList(o, 0)
 	f.Except = append(f.Except, zones...)
 	return err
-}
-
-func parsePolicy(f *Forward, o statement) error {
-	if err := o.arity(1, 1, "random|round_robin|sequential"); err != nil {
-		return err
-	}
-	switch p := Policy(o.args[0].text); p {
-	case PolicyRandom, PolicyRoundRobin, PolicySequential:
-		f.Policy = p
-		return nil
-	}
-	return o.errorf("%q is not one of random, round_robin, sequential", o.args[0].text)
-}
-
-func parseMaxFails(f *Forward, o statement) error {
-	if err := o.arity(1, 1, "NUMBER"); err != nil {
-		return err
-	}
-	var err error
-	if f.MaxFails, err = parseNumber("count", o.args[0].text, 0, math.MaxInt32); err != nil {
-		return o.fail(err)
-	}
-	return nil
-}
-
-func parseExpire(f *Forward, o statement) error {
-	if err := o.arity(1, 1, "DURATION"); err != nil {
-		return err
-	}
-	var err error
-	if f.Expire, err = parseDuration("duration", o.args[0].text); err != nil {
-		return o.fail(err)
-	}
-	return nil
-}
-
-func parseMaxConcurrent(f *Forward, o statement) error {
-	if err := o.arity(1, 1, "NUMBER"); err != nil {
-		return err
-	}
-	var err error
-	if f.MaxConcurrent, err = parseNumber("limit", o.args[0].text, 0, math.MaxInt32); err != nil {
-		return o.fail(err)
-	}
-	return nil
 }
 
 // parseHealthCheck reads health_check DURATION [no_rec] [domain FQDN].
@@ -215,8 +168,7 @@ func parseKubernetesEndpoints(f *Forward, o statement) error {
 			return o.errorf("endpoints are queried without TLS, so %s cannot be used beside them", u)
 		}
 	}
-	f.KubernetesEndpoints = true
-	return o.arity(0, 0, "")
+	return setFlag(o, &f.KubernetesEndpoints)
 }
 
 func parseTLSServerName(f *Forward, o statement) error {

@@ -13,17 +13,6 @@ func parseHealth(b *Block, s statement) error {
 		if o.text != "lameduck" {
 			return o.unknown()
 		}
-		return parseLameduck(b.Health, o)
+		return oneArg(o, "DURATION", &b.Health.Lameduck, duration)
 	})
-}
-
-func parseLameduck(h *Health, o statement) error {
-	if err := o.arity(1, 1, "DURATION"); err != nil {
-		return err
-	}
-	var err error
-	if h.Lameduck, err = parseDuration("duration", o.args[0].text); err != nil {
-		return o.fail(err)
-	}
-	return nil
 }

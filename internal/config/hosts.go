@@ -47,12 +47,11 @@ func (h *Hosts) parseOption(o statement) error {
 		o.surplus(0)
 		return nil
 	case "reload":
-		return parseHostsReload(h, o)
+		return oneArg(o, "DURATION", &h.Reload, duration)
 	case "fallthrough":
 		return parseFallthrough(h, o)
 	case "fallthrough_unsupported":
-		h.FallthroughUnsupported = true
-		return o.arity(0, 0, "")
+		return setFlag(o, &h.FallthroughUnsupported)
 	}
 	if strings.Trim(o.text, "0123456789abcdefABCDEF.:%") == "" && strings.ContainsAny(o.text, ".:") {
 		return parseHostsEntry(h, o)
@@ -73,17 +72,6 @@ func parseHostsTTL(h *Hosts, o statement) error {
 		return o.fail(err)
 	}
 	h.TTL = uint32(n)
-	return nil
-}
-
-func parseHostsReload(h *Hosts, o statement) error {
-	if err := o.arity(1, 1, "DURATION"); err != nil {
-		return err
-	}
-	var err error
-	if h.Reload, err = parseDuration("duration", o.args[0].text); err != nil {
-		return o.fail(err)
-	}
 	return nil
 }
 

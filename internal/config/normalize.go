@@ -55,46 +55,27 @@ func parseNormalize(b *Block, s statement) error {
 func (n *Normalize) parseOption(o statement) error {
 	switch o.text {
 	case "mode":
-		return n.parseMode(o)
+		return oneArg(o, "off|observe|sibling", &n.Mode, oneOf(NormalizeOff, NormalizeObserve, NormalizeSibling))
 	case "signature":
-		return n.parseSignature(o)
+		return parseChoice(o, &n.Bare, "bare", "any")
 	case "sibling_timeout":
-		return parseNormalizeDuration(o, &n.Timeout, time.Millisecond, maxSiblingTimeout)
+		return oneArg(o, "DURATION", &n.Timeout, durationWithin(time.Millisecond, maxSiblingTimeout))
 	case "ttl":
-		return parseNormalizeDuration(o, &n.TTL, time.Second, maxNormalizeTTL)
+		return oneArg(o, "DURATION", &n.TTL, durationWithin(time.Second, maxNormalizeTTL))
 	case "except":
 		return n.parseExcept(o)
 	case "repair":
-		return n.parseRepair(o)
+		return parseChoice(o, &n.Repair, "on", "off")
 	}
 	return o.unknown()
 }
 
-func (n *Normalize) parseMode(o statement) error {
-	if err := o.arity(1, 1, "off|observe|sibling"); err != nil {
-		return err
-	}
-	switch m := NormalizeMode(o.args[0].text); m {
-	case NormalizeOff, NormalizeObserve, NormalizeSibling:
-		n.Mode = m
-		return nil
-	}
-	return o.errorf("%q is not one of off, observe, sibling", o.args[0].text)
-}
-
-func (n *Normalize) parseSignature(o statement) error {
-	if err := o.arity(1, 1, "bare|any"); err != nil {
-		return err
-	}
-	switch o.args[0].text {
-	case "bare":
-		n.Bare = true
-	case "any":
-		n.Bare = false
-	default:
-		return o.errorf("%q is not one of bare, any", o.args[0].text)
-	}
-	return nil
+// parseChoice sets to if the argument is yes and clears it if it is no.
+func parseChoice(o statement, to *bool, yes, no string) error {
+	var choice string
+	err := oneArg(o, yes+"|"+no, &choice, oneOf(yes, no))
+	*to = choice == yes
+	return err
 }
 
 func (n *Normalize) parseExcept(o statement) error {
@@ -104,36 +85,6 @@ func (n *Normalize) parseExcept(o statement) error {
 	zones, err := parseZoneList(o, 0)
 	n.Except = append(n.Except, zones...)
 	return err
-}
-
-func (n *Normalize) parseRepair(o statement) error {
-	if err := o.arity(1, 1, "on|off"); err != nil {
-		return err
-	}
-	switch o.args[0].text {
-	case "on":
-		n.Repair = true
-	case "off":
-		n.Repair = false
-	default:
-		return o.errorf("%q is not one of on, off", o.args[0].text)
-	}
-	return nil
-}
-
-func parseNormalizeDuration(o statement, to *time.Duration, least, most time.Duration) error {
-	if err := o.arity(1, 1, "DURATION"); err != nil {
-		return err
-	}
-	d, err := parseDuration("duration", o.args[0].text)
-	if err != nil {
-		return o.fail(err)
-	}
-	if d < least || d > most {
-		return o.errorf("duration %s is out of range, expected %s to %s", o.args[0].text, durationText(least), durationText(most))
-	}
-	*to = d
-	return nil
 }
 
 func (n *Normalize) describe() []string {

@@ -13,18 +13,7 @@ func parseReady(b *Block, s statement) error {
 		if o.text != "monitor" {
 			return o.unknown()
 		}
-		return parseMonitor(o)
+		var ignored string // only SIGTERM ends readiness, so both values mean the same
+		return oneArg(o, "until-ready|continuously", &ignored, oneOf("until-ready", "continuously"))
 	})
-}
-
-// parseMonitor reads monitor. Only SIGTERM ends readiness, so both values mean the
-// same.
-func parseMonitor(o statement) error {
-	if err := o.arity(1, 1, "until-ready|continuously"); err != nil {
-		return err
-	}
-	if w := o.args[0].text; w != "until-ready" && w != "continuously" {
-		return o.errorf("%q is not one of until-ready, continuously", w)
-	}
-	return nil
 }

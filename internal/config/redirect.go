@@ -96,7 +96,7 @@ func (r *Redirect) parseOption(o statement) error {
 	case "kubepods":
 		return o.errorf("the option was removed: use the flag -kubepods, because nodes may differ")
 	case "heartbeat":
-		return r.parseHeartbeat(o)
+		return oneArg(o, "DURATION", &r.Heartbeat, durationWithin(MinRedirectHeartbeat, MaxRedirectHeartbeat))
 	case "opt_out":
 		return eachArg(o, "NAMESPACE[/POD]…", &r.OptOut, parsePodName)
 	case "uplink":
@@ -127,11 +127,7 @@ func eachArg[T comparable](o statement, usage string, list *[]T, parse func(stri
 
 // ParseRedirectMode reads off, auto or on.
 func ParseRedirectMode(text string) (RedirectMode, error) {
-	switch m := RedirectMode(text); m {
-	case RedirectOff, RedirectAuto, RedirectOn:
-		return m, nil
-	}
-	return "", reason("%q is not one of off, auto, on", text)
+	return oneOf(RedirectOff, RedirectAuto, RedirectOn)(text)
 }
 
 // parseRedirectTarget reads ADDRESS, ADDRESS:PORT or :PORT.
@@ -192,28 +188,6 @@ func parseInterface(text string) (string, error) {
 		return "", reason("%q is not an interface name", text)
 	}
 	return text, nil
-}
-
-func (r *Redirect) parseHeartbeat(o statement) error {
-	if err := o.arity(1, 1, "DURATION"); err != nil {
-		return err
-	}
-	d, err := parseRedirectHeartbeat(o.args[0].text)
-	if err != nil {
-		return o.fail(err)
-	}
-	r.Heartbeat = d
-	return nil
-}
-
-// parseRedirectHeartbeat reads the time without a heartbeat after which the daemon
-// counts as hung.
-func parseRedirectHeartbeat(text string) (time.Duration, error) {
-	d, err := parseDuration("duration", text)
-	if err == nil && (d < MinRedirectHeartbeat || d > MaxRedirectHeartbeat) {
-		err = reason("duration %s is out of range, expected %s to %s", text, durationText(MinRedirectHeartbeat), durationText(MaxRedirectHeartbeat))
-	}
-	return d, err
 }
 
 // checkRedirects refuses a second redirect directive and conflicting targets.

@@ -3,6 +3,7 @@ package config
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,6 +30,62 @@ func parsePositiveDuration(what, text string) (time.Duration, error) {
 		err = reason("%s must be greater than 0", what)
 	}
 	return d, err
+}
+
+// oneArg parses the only argument of o and stores the value in to.
+func oneArg[T any](o statement, usage string, to *T, parse func(text string) (T, error)) error {
+	if err := o.arity(1, 1, usage); err != nil {
+		return err
+	}
+	v, err := parse(o.args[0].text)
+	if err != nil {
+		return o.fail(err)
+	}
+	*to = v
+	return nil
+}
+
+// setFlag sets to, an option without arguments.
+func setFlag(o statement, to *bool) error {
+	*to = true
+	return o.arity(0, 0, "")
+}
+
+// oneOf returns a parser that accepts only values.
+func oneOf[T ~string](values ...T) func(text string) (T, error) {
+	return func(text string) (T, error) {
+		if v := T(text); slices.Contains(values, v) {
+			return v, nil
+		}
+		return "", reason("%q is not one of %s", text, joined(values, ", "))
+	}
+}
+
+func joined[T ~string](values []T, separator string) string {
+	texts := make([]string, len(values))
+	for i, v := range values {
+		texts[i] = string(v)
+	}
+	return strings.Join(texts, separator)
+}
+
+// number returns a parser for whole numbers from least to most.
+func number(what string, least, most int) func(text string) (int, error) {
+	return func(text string) (int, error) { return parseNumber(what, text, least, most) }
+}
+
+// duration parses a Go duration that is not negative.
+func duration(text string) (time.Duration, error) { return parseDuration("duration", text) }
+
+// durationWithin returns a parser for durations from least to most.
+func durationWithin(least, most time.Duration) func(text string) (time.Duration, error) {
+	return func(text string) (time.Duration, error) {
+		d, err := duration(text)
+		if err == nil && (d < least || d > most) {
+			err = reason("duration %s is out of range, expected %s to %s", text, durationText(least), durationText(most))
+		}
+		return d, err
+	}
 }
 
 // parseNumber reads a whole number from least to most.
