@@ -35,9 +35,9 @@ func TestDocument(t *testing.T) {
 	addScenarios(t, chapters)
 	var b strings.Builder
 	b.WriteString("# Conformance\n\n<!-- Made from test/conformance/rows.txt and the names of the tests by\n     go test ./test/conformance -run TestDocument -update -->\n\n" +
-		"What nodens is held to, and by which tests. The scenarios are files of\n`test/conformance/testdata`; they are played against the running daemon and\nscripted upstreams, with a clock that the scenario moves.\n")
+		"The requirements on nodens, and the tests that check them. The scenarios are files in\n`test/conformance/testdata`. They run against the real daemon and scripted\nupstreams, with a clock that the scenario controls.\n")
 	for _, c := range chapters {
-		fmt.Fprintf(&b, "\n## %s\n\n| row | what is asked | tests |\n|---|---|---|\n", c.title)
+		fmt.Fprintf(&b, "\n## %s\n\n| row | requirement | tests |\n|---|---|---|\n", c.title)
 		for _, r := range c.rows {
 			if len(r.tests) == 0 {
 				t.Errorf("row %s has no test", r.id)
