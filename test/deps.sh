@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the tests use and this machine lacks. Without root, or without
-# apt-get, it says what is missing and leaves the tests to skip.
+# Installs the packages that the tests use. Without root or apt-get it prints the
+# missing ones, and the tests that need them skip.
 set -eu
 
 missing=

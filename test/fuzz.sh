@@ -1,8 +1,8 @@
 #!/bin/sh
-# Runs every fuzz target of the module for the given number of inputs, one
-# target after another. The budget is a count (60000x), not a time: a time
-# that runs out while a worker is busy is reported by the go command as a
-# failure of the target ("context deadline exceeded"), though no input failed.
+# Runs every fuzz target of the module for the given number of inputs, one after
+# another. The budget is a count (60000x) and not a time: if a time runs out while a
+# worker is busy, the go command reports a failure ("context deadline exceeded"),
+# though no input failed.
 set -eu
 count=${1:-60000x}
 go=${GO:-go}

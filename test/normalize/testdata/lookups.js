@@ -1,8 +1,7 @@
 // lookups.js lookup|resolve4|resolve6 NAME...
 //
 // Looks up all the names at once and prints a line for each: the name, the
-// milliseconds it took, and the addresses (EMPTY if there are none) or the
-// error's code.
+// milliseconds, and the addresses (EMPTY if there are none) or the error's code.
 'use strict'
 const dns = require('dns')
 
