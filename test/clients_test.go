@@ -10,12 +10,12 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// bigSize is the number of addresses of big.lab.example: too many for 1232
-// octets, so that nodens has to ask its upstream again over TCP.
+// bigSize is the number of addresses of big.lab.example. They need more than 1232
+// bytes, so nodens must repeat its query over TCP.
 const bigSize = 100
 
-// TestRealClients resolves one zone through nodens with what people use: dig,
-// the resolvers of glibc, musl and Go, with dnsmasq and then unbound upstream.
+// TestRealClients resolves one zone through nodens with dig and the resolvers of
+// glibc, musl and Go. The upstream is dnsmasq, then unbound.
 func TestRealClients(t *testing.T) {
 	t.Parallel()
 	for _, up := range []struct {
@@ -93,7 +93,7 @@ auth-zone:
 `)
 }
 
-// testDig asks everything twice: a miss, then a hit, must look the same.
+// testDig sends each query twice: a miss and a hit must give the same reply.
 func testDig(t *testing.T, c *cluster) {
 	for _, q := range []struct {
 		args   string
@@ -138,8 +138,8 @@ func testDig(t *testing.T, c *cluster) {
 	}
 }
 
-// testLargeAnswer shows TC over UDP and all of it over TCP, on misses and on
-// hits.
+// testLargeAnswer expects TC over UDP and the full answer over TCP, for misses
+// and hits.
 func testLargeAnswer(t *testing.T, c *cluster) {
 	for _, opts := range []string{"+noedns", "+bufsize=512", "+bufsize=1232", "+bufsize=4096"} {
 		d := dig(t, c.pod, localIP, "big.lab.example", "A", opts, "+ignore")
@@ -147,7 +147,7 @@ func testLargeAnswer(t *testing.T, c *cluster) {
 			t.Errorf("%s: flags %q without tc", opts, d.Flags)
 		}
 		if n := len(d.Answer); n == 0 || n >= bigSize {
-			t.Errorf("%s: the truncated reply has %d records; want those that fit", opts, n)
+			t.Errorf("%s: the truncated reply has %d records; want as many as fit", opts, n)
 		}
 		d = dig(t, c.pod, localIP, "big.lab.example", "A", opts)
 		if !strings.Contains(d.Text, "retrying in TCP mode") || len(d.Answer) != bigSize {
@@ -156,12 +156,12 @@ func testLargeAnswer(t *testing.T, c *cluster) {
 	}
 }
 
-// testStubs looks up as programs in a pod do: with a resolv.conf of its own.
+// testStubs looks up names as programs in a pod do, with their own resolv.conf.
 func testStubs(t *testing.T, c *cluster) {
 	lab.NeedTools(t, "gcc", "musl-gcc")
 	stubs := newStubs(t, c)
 	for _, q := range []struct {
-		args string // of lookup
+		args string // arguments of lookup
 		want []string
 	}{
 		{args: "a.lab.example", want: []string{"192.0.2.1"}},
@@ -170,7 +170,7 @@ func testStubs(t *testing.T, c *cluster) {
 		{args: "-4 dual.lab.example", want: []string{"192.0.2.2"}},
 		{args: "-6 dual.lab.example", want: []string{"2001:db8::2"}},
 		{args: "alias.lab.example", want: []string{"192.0.2.2", "2001:db8::2"}},
-		{args: "dual", want: []string{"192.0.2.2", "2001:db8::2"}}, // by the search list
+		{args: "dual", want: []string{"192.0.2.2", "2001:db8::2"}}, // through the search list
 		{args: "none.lab.example"},
 		{args: "-6 a.lab.example"},
 		{args: "-x 192.0.2.1", want: []string{"a.lab.example"}},
@@ -179,7 +179,7 @@ func testStubs(t *testing.T, c *cluster) {
 		t.Run(q.args, func(t *testing.T) {
 			stubs.check(t, stubs.glibc, q.args, q.want)
 			if q.args == "-4 big.lab.example" {
-				return // musl takes 48 addresses of a name at most
+				return // musl reads at most 48 addresses
 			}
 			stubs.check(t, stubs.musl, q.args, q.want)
 			if !strings.HasPrefix(q.args, "-") {
@@ -189,7 +189,7 @@ func testStubs(t *testing.T, c *cluster) {
 	}
 	t.Run("big by musl", func(t *testing.T) {
 		got := stubs.run(t, []string{stubs.musl, "-4", "big.lab.example"}, nil)
-		// 1.2.5 retries over TCP, older versions take what fits.
+		// musl 1.2.5 retries over TCP. Older versions use the truncated answer.
 		if n := len(got.Data); n < 20 {
 			t.Errorf("%d addresses, %v", n, got)
 		}
@@ -205,7 +205,7 @@ func bigAddrs() []string {
 	return list
 }
 
-// stubs are the resolvers that a pod's programs have built in.
+// stubs are the stub resolvers of a pod's programs.
 type stubs struct {
 	c           *cluster
 	glibc, musl string // paths of the lookup program
@@ -231,9 +231,9 @@ func (s *stubs) run(t *testing.T, args, env []string) lab.Lookup {
 	return l
 }
 
-// check runs one lookup. want nil means that the name has no such address. For a
-// name with addresses of the other family some versions of the libraries report
-// EAI_NODATA. None may report EAI_AGAIN.
+// check does one lookup. want is nil if the name has no such address. If the name
+// has addresses of the other family, some library versions report EAI_NODATA.
+// None may report EAI_AGAIN.
 func (s *stubs) check(t *testing.T, program, args string, want []string) {
 	t.Helper()
 	got := s.run(t, append([]string{program}, strings.Fields(args)...), nil)

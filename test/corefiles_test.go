@@ -12,8 +12,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestPublishedCorefiles starts nodens with Corefiles of the shape that
-// clusters run today and asks every zone on every address.
+// TestPublishedCorefiles starts nodens with Corefiles like those of real clusters
+// and sends queries for every zone to every address.
 func TestPublishedCorefiles(t *testing.T) {
 	t.Parallel()
 	for _, s := range []published{
@@ -27,12 +27,12 @@ func TestPublishedCorefiles(t *testing.T) {
 	}
 }
 
-// published is a Corefile in testdata/corefiles and what is special about it.
+// published is a Corefile in testdata/corefiles and its properties.
 type published struct {
 	name    string
 	bind    []string
 	health  string // address
-	outside string // how names outside the cluster are asked
+	outside string // how names outside the cluster are resolved
 }
 
 func (s published) test(t *testing.T) {
@@ -43,10 +43,10 @@ func (s published) test(t *testing.T) {
 		}
 	}
 	inside := startNamed(t, c, "192.0.2.1")  // "CoreDNS", 10.1.1.2
-	outside := startNamed(t, c, "192.0.2.2") // the resolver outside, 10.1.2.2
+	outside := startNamed(t, c, "192.0.2.2") // the resolver outside the cluster, 10.1.2.2
 	d := lab.StartDaemon(t, lab.DaemonOptions{
 		Binary: buildRace.Path(t), Netns: c.node,
-		Args:  []string{"-hedge=false"}, // queries are counted, and on a busy machine a reply may be late
+		Args:  []string{"-hedge=false"}, // the test counts queries, and a reply may be late on a busy machine
 		Conf:  filepath.Join("testdata/corefiles", s.name+".corefile"),
 		Binds: map[string]string{"/etc/resolv.conf": lab.WriteFile(t, filepath.Join(t.TempDir(), "resolv.conf"), "nameserver 10.1.2.2\n")},
 	})
@@ -58,19 +58,19 @@ func (s published) test(t *testing.T) {
 	checkTransport(t, inside, "tcp", "kubernetes.default.svc.cluster.local.", "1.2.0.192.in-addr.arpa.", "1.0.0.2.ip6.arpa.")
 	checkTransport(t, outside, s.outside, "www.example.org.")
 	for _, seen := range inside.Seen("www.example.org.") {
-		t.Errorf("the cluster's DNS was asked for %v", seen.Msg.Question)
+		t.Errorf("the cluster's DNS received %v", seen.Msg.Question)
 	}
 	if status, body := c.node.Get(t, s.health, "/health"); status != http.StatusOK || body != "OK" {
 		t.Errorf("health: %d %q", status, body)
 	}
 	s.checkMetrics(t, c)
 	if out := d.Err.Text(); strings.Contains(out, "forwarding loop") {
-		t.Errorf("a loop was found where there is none:\n%s", out)
+		t.Errorf("reported a loop without one:\n%s", out)
 	}
 }
 
-// startNamed starts the next upstream: it gives every A query the address,
-// every PTR query a name, and denies the rest.
+// startNamed starts the next upstream. It answers every A query with the address
+// and every PTR query with a name, and denies the rest.
 func startNamed(t *testing.T, c *cluster, a string) *lab.Upstream {
 	t.Helper()
 	n, ip := c.addUpstream(t)
@@ -95,7 +95,7 @@ func parent(name string) string {
 	return name[i:]
 }
 
-// askZones asks one name of every zone twice.
+// askZones sends two queries for one name of every zone.
 func askZones(t *testing.T, c *cluster, network, addr string) {
 	t.Helper()
 	for _, q := range []struct {
@@ -117,24 +117,24 @@ func askZones(t *testing.T, c *cluster, network, addr string) {
 	}
 }
 
-// checkTransport holds every query for the names to have come over proto, and
-// each name to have been asked once per address it is cached for.
+// checkTransport expects that all queries for the names came over proto, and one
+// query per name and address it is cached for.
 func checkTransport(t *testing.T, u *lab.Upstream, proto string, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		seen := u.Seen(name)
 		if len(seen) != 1 {
-			t.Errorf("%s was asked %d times; want once, then the cache", name, len(seen))
+			t.Errorf("%s: %d queries, want one, then cache hits", name, len(seen))
 		}
 		for _, s := range seen {
 			if s.Proto != proto {
-				t.Errorf("%s was asked over %s, want %s", name, s.Proto, proto)
+				t.Errorf("%s: query over %s, want %s", name, s.Proto, proto)
 			}
 		}
 	}
 }
 
-// checkMetrics looks for CoreDNS's metrics with CoreDNS's labels.
+// checkMetrics expects CoreDNS's metrics with CoreDNS's labels.
 func (s published) checkMetrics(t *testing.T, c *cluster) {
 	t.Helper()
 	m := c.node.Scrape(t, metrics)

@@ -9,8 +9,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// digged is what dig printed.
-type digged struct {
+// digReply is the output of dig.
+type digReply struct {
 	Text   string
 	Status string   // of the last reply
 	Flags  string   // of the header, space-separated
@@ -23,8 +23,8 @@ var (
 	digRecord = regexp.MustCompile(`^\S+\s+\d+\s+IN\s+(\S+)\s+(.*)$`)
 )
 
-// dig runs dig once, without retries, against server from inside n.
-func dig(t *testing.T, n *lab.Netns, server string, args ...string) digged {
+// dig runs dig once inside n, without retries.
+func dig(t *testing.T, n *lab.Netns, server string, args ...string) digReply {
 	t.Helper()
 	lab.NeedTools(t, "dig")
 	cmd := append([]string{"dig", "@" + server, "+tries=1", "+timeout=15", "+noauthority", "+noadditional"}, args...)
@@ -32,7 +32,7 @@ func dig(t *testing.T, n *lab.Netns, server string, args ...string) digged {
 	if status != 0 {
 		t.Fatalf("%v: status %d\n%s%s", cmd, status, out, errs)
 	}
-	d := digged{Text: out}
+	d := digReply{Text: out}
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
 		if m := digStatus.FindStringSubmatch(line); m != nil {

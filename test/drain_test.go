@@ -15,8 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestDrain has queries under way when their address goes, by a reload and by
-// SIGTERM: they are answered.
+// TestDrain removes an address while nodens resolves queries to it, by a reload
+// and by SIGTERM. The clients get their answers.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct {
@@ -69,27 +69,27 @@ func drain(t *testing.T, end func(*testing.T, *lab.Daemon)) {
 	for network, conn := range conns {
 		r, err := (&dns.Conn{Conn: conn}).ReadMsg()
 		if err != nil {
-			t.Errorf("the query under way over %s: %v", network, err)
+			t.Errorf("in-flight query over %s: %v", network, err)
 			continue
 		}
 		if got := lab.Data(r, dns.TypeA); !slices.Equal(got, []string{hashed("slow." + network + ".example.")}) {
-			t.Errorf("the query under way over %s: %s %v", network, dns.RcodeToString[r.Rcode], got)
+			t.Errorf("in-flight query over %s: %s %v", network, dns.RcodeToString[r.Rcode], got)
 		}
 	}
 }
 
-// TestSurge replaces the process by another one beside it, five times, while
-// clients ask without a pause and some look-ups hold up the old process's end.
-// No UDP query is lost. Of TCP one connection may be reset each time: the
-// kernel gives a closing socket's half-open connections to another only where
-// net.ipv4.tcp_migrate_req is set.
+// TestSurge replaces the process five times by one that starts beside it, while
+// clients send queries and a few slow lookups delay the end of the old process.
+// No UDP query is lost. One TCP connection may be reset each time: unless
+// net.ipv4.tcp_migrate_req is set, the kernel does not move a closing socket's
+// half-open connections to another socket.
 func TestSurge(t *testing.T) {
 	t.Parallel()
 	t.Run("udp", func(t *testing.T) { t.Parallel(); surge(t, udpLoad, 0, 0) })
 	t.Run("tcp", func(t *testing.T) { t.Parallel(); surge(t, 0, tcpLoad, surges) })
 }
 
-// surges is how often the process is replaced.
+// surges is the number of replacements.
 const surges = 5
 
 func surge(t *testing.T, udp, tcp, tolerated int) {
@@ -102,16 +102,17 @@ func surge(t *testing.T, udp, tcp, tolerated int) {
 	load := startLoad(t, c, udp, tcp, 1)
 	for round := range surges {
 		d := c.start(t, corefile)
-		load.await(t, 100)
+		load.wait(t, 100)
 		held := holdQueries(t, c, round)
-		load.await(t, 100) // so that both have read their part of them
+		load.wait(t, 100) // so that each process has read some of them
 		old.Signal(t, syscall.SIGTERM)
-		load.await(t, 100)
+		load.wait(t, 100)
 		up.next()
 		for _, conn := range held {
-			// On a slow machine it may have been held for too long: SERVFAIL.
+			// On a slow machine the upstream may have held it for too long:
+			// SERVFAIL.
 			if _, err := (&dns.Conn{Conn: conn}).ReadMsg(); err != nil {
-				t.Errorf("round %d: a query under way: %v", round, err)
+				t.Errorf("round %d: in-flight query: %v", round, err)
 			}
 		}
 		if status := old.Wait(t); status != 0 {
@@ -122,10 +123,10 @@ func surge(t *testing.T, udp, tcp, tolerated int) {
 	t.Logf("%d queries during %d replacements", load.stop(t, tolerated), surges)
 }
 
-// holdingUpstream holds back its answers to names below held.example until
-// next is called.
+// holdingUpstream holds its answers to names below held.example until next is
+// called.
 type holdingUpstream struct {
-	ended <-chan struct{} // with the test
+	ended <-chan struct{} // at the end of the test
 
 	mu      sync.Mutex
 	release chan struct{}
@@ -145,7 +146,7 @@ func (u *holdingUpstream) answer(q *dns.Msg) *dns.Msg {
 	return lab.Reply(q, name+" 30 IN A "+hashed(name))
 }
 
-// next answers what is held back.
+// next sends the held answers.
 func (u *holdingUpstream) next() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -153,8 +154,8 @@ func (u *holdingUpstream) next() {
 	u.release = make(chan struct{})
 }
 
-// holdQueries asks for names that are held back from so many ports that each
-// of two processes gets some of them.
+// holdQueries sends queries for held names from as many ports as make each of two
+// processes receive some.
 func holdQueries(t *testing.T, c *cluster, round int) []net.Conn {
 	t.Helper()
 	var conns []net.Conn

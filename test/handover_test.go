@@ -11,9 +11,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestHandOver replaces the process by one that starts beside it, by one that
-// starts when it has ended, and by one that finds damage. The first two know
-// what their predecessors knew, and its age.
+// TestHandOver replaces the process three times: by one that starts beside it, by
+// one that starts after it, and by one that finds a damaged file. The first two
+// have the cache of their predecessor with the same ages.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct {
@@ -27,7 +27,7 @@ func TestHandOver(t *testing.T) {
 			old.Err.WaitFor(t, 0, `msg="cache handed over"`)
 			endDaemon(t, old)
 			if _, err := os.Stat(file); err == nil {
-				t.Error("the old process has left a file that nobody needs")
+				t.Error("the old process left its file behind")
 			}
 			return d
 		}, true},
@@ -51,7 +51,7 @@ func TestHandOver(t *testing.T) {
 			d.Err.WaitFor(t, 0, `msg="reading the old process's cache failed" .*the checksum is wrong`)
 			return d
 		}, false},
-		{"after a file of somebody else's", func(t *testing.T, old *lab.Daemon, file string, start func() *lab.Daemon) *lab.Daemon {
+		{"after a file of another owner", func(t *testing.T, old *lab.Daemon, file string, start func() *lab.Daemon) *lab.Daemon {
 			endDaemon(t, old)
 			if err := os.Chmod(file, 0o666); err != nil {
 				t.Fatal(err)
@@ -79,7 +79,7 @@ func TestHandOver(t *testing.T) {
 			}
 			s.next(t, old, file, start)
 			if _, err := os.Stat(file); err == nil && s.warm {
-				t.Error("the file is still there, though it has been read")
+				t.Error("the file was read and still exists")
 			}
 			for _, name := range names {
 				asked := len(up.Seen(name))
@@ -88,7 +88,7 @@ func TestHandOver(t *testing.T) {
 					t.Errorf("%s: %v", name, r)
 				}
 				if again := len(up.Seen(name)) > asked; again == s.warm {
-					t.Errorf("%s: asked upstream %t", name, again)
+					t.Errorf("%s: query to the upstream: %t", name, again)
 				}
 			}
 		})

@@ -11,15 +11,15 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestCtrlC lets nodens set up its addresses: after SIGINT, and after SIGKILL
-// with a start that is interrupted, the host is as it was.
+// TestCtrlC lets nodens add its addresses. After SIGINT the host is as before,
+// also after SIGKILL, a new start and SIGINT.
 func TestCtrlC(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	startNamed(t, c, "192.0.2.1")
 	node := c.node
 	const both = "169.254.20.11,fd00:20::11"
-	awaitRoute(t, node, "local fd00:1::1 ")
+	waitForRoute(t, node, "local fd00:1::1 ")
 	before := hostState(t, node)
 	start := func() *lab.Daemon {
 		t.Helper()
@@ -60,8 +60,8 @@ func TestCtrlC(t *testing.T) {
 	compareState(t, "after SIGKILL, a start and SIGINT", before, hostState(t, node))
 }
 
-// hostState is all that the tools tell of links, addresses, routes, rules and
-// netfilter in the namespace.
+// hostState is the output of the tools: links, addresses, routes, rules and
+// netfilter of the namespace.
 func hostState(t *testing.T, n *lab.Netns) string {
 	t.Helper()
 	var all strings.Builder
@@ -80,9 +80,9 @@ func hostState(t *testing.T, n *lab.Netns) string {
 	return all.String()
 }
 
-// awaitRoute waits for a local IPv6 route: the kernel makes that of an address
-// some time after the address.
-func awaitRoute(t *testing.T, n *lab.Netns, want string) {
+// waitForRoute waits for a local IPv6 route: the kernel adds it some time after the
+// address.
+func waitForRoute(t *testing.T, n *lab.Netns, want string) {
 	t.Helper()
 	for end := time.Now().Add(lab.Patience); ; time.Sleep(5 * time.Millisecond) {
 		out, errs, status := lab.Command{Netns: n, Args: []string{"ip", "-6", "route", "show", "table", "local"}}.Output(t)
@@ -98,6 +98,6 @@ func awaitRoute(t *testing.T, n *lab.Netns, want string) {
 func compareState(t *testing.T, when, before, after string) {
 	t.Helper()
 	if before != after {
-		t.Errorf("%s the host is not as it was.\nbefore:\n%s\nafter:\n%s", when, before, after)
+		t.Errorf("%s the host has changed.\nbefore:\n%s\nafter:\n%s", when, before, after)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// load is a number of clients that ask until they are stopped. Each query is
-// sent once and waited for.
+// load is a number of clients that send queries until they are stopped. They send
+// each query once and wait for its reply.
 type load struct {
 	c      *cluster
 	cancel context.CancelFunc
@@ -26,9 +26,9 @@ type load struct {
 	errs []error
 }
 
-// startLoad starts clients that ask by turns for names that are new and for
-// one that is cached: over UDP from a new port each time, over TCP perConn
-// times on a connection. The upstream must answer as startHashed's does.
+// startLoad starts clients that alternate between new names and one cached name:
+// over UDP from a new port each time, over TCP perConn times on a connection. The
+// upstream must answer as startHashed does.
 func startLoad(t *testing.T, c *cluster, udp, tcp, perConn int) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -43,7 +43,7 @@ func startLoad(t *testing.T, c *cluster, udp, tcp, perConn int) *load {
 	return l
 }
 
-// run is one client, which takes a new connection after some queries.
+// run is one client. It opens a new connection after some queries.
 func (l *load) run(ctx context.Context, network string, client, perConn int) {
 	for n := 0; ctx.Err() == nil; {
 		conn, err := l.c.pod.DialContext(ctx, network, localAddr)
@@ -61,7 +61,7 @@ func (l *load) run(ctx context.Context, network string, client, perConn int) {
 	}
 }
 
-// ask reports whether the connection is of further use.
+// ask sends one query and reports whether the connection can be used again.
 func (l *load) ask(ctx context.Context, conn net.Conn, network string, client, n int) bool {
 	name := fmt.Sprintf("n%d.client%d.example.", n, client)
 	if n%2 == 1 {
@@ -87,17 +87,17 @@ func (l *load) fail(ctx context.Context, err error) {
 	l.errs = append(l.errs, err)
 }
 
-// await waits until so many more queries have been answered.
-func (l *load) await(t *testing.T, more int64) {
+// wait waits until the given number of further queries have been answered.
+func (l *load) wait(t *testing.T, more int64) {
 	t.Helper()
 	for until := l.asked.Load() + more; l.asked.Load() < until; {
-		// One of our own at a time is as good a clock as any.
+		// One query at a time from here serves as a clock.
 		l.c.pod.Ask(t, "udp", localAddr, lab.Query("popular.example.", dns.TypeA))
 	}
 }
 
-// stop ends the load, reports what failed if it is more than the tolerated
-// number, and returns how much was asked.
+// stop ends the load and returns the number of queries. It reports the failures
+// if there are more than tolerated.
 func (l *load) stop(t *testing.T, tolerated int) int64 {
 	t.Helper()
 	l.cancel()

@@ -11,8 +11,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestLoop forwards a zone to nodens itself: that is an error line and a
-// metric, other zones answer, and a reload cures it.
+// TestLoop forwards a zone to nodens itself. nodens logs an error and counts it,
+// answers other zones, and recovers after a reload.
 func TestLoop(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -12,16 +12,16 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
-// The programs under test and the clients.
+// The programs under test and the stubs.
 var (
 	buildRace   = lab.RaceNodens()
 	buildPlain  = lab.Nodens()
-	buildStatic = lab.ReleaseNodens() // only so are privileges dropped
+	buildStatic = lab.ReleaseNodens() // the only build that drops privileges
 	buildGlibc  = lab.Glibc("lookup")
 	buildMusl   = lab.Musl("lookup")
 )
 
-// Where things are in every lab.
+// Addresses of every cluster.
 const (
 	localIP   = "169.254.20.10" // of the node, on lo
 	localAddr = localIP + ":53"
@@ -29,14 +29,14 @@ const (
 	admin     = "prometheus 127.0.0.1:9253\n"
 )
 
-// cluster is a node with a pod beside it. Upstreams are added as needed.
+// cluster is a node with a pod. Tests add upstreams.
 type cluster struct {
 	node, pod *lab.Netns
 	upstreams int
 }
 
-// newCluster makes the two namespaces: the pod is 10.0.1.5 and fd00:1::5, the
-// node 10.0.1.1, fd00:1::1 and localIP.
+// newCluster makes the two namespaces. The pod is 10.0.1.5 and fd00:1::5. The
+// node is 10.0.1.1, fd00:1::1 and localIP.
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	lab.NeedTools(t, "ip", "unshare")
@@ -47,8 +47,8 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// addUpstream makes the namespace of the next upstream. The n-th, counted from
-// 1, is 10.1.n.2.
+// addUpstream makes the namespace of the next upstream. The n-th, counted from 1,
+// is 10.1.n.2.
 func (c *cluster) addUpstream(t *testing.T) (n *lab.Netns, ip string) {
 	t.Helper()
 	c.upstreams++

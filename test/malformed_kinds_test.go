@@ -14,21 +14,21 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// kind is a class of packets and the rcodes that all of it deserves, by the
-// RFC named; no rcode is silence.
+// kind is a class of packets and the rcodes that the named RFC allows for all of
+// them. No rcode means no reply.
 type kind struct {
 	name   string
 	rcodes []int
 	make   generate
 }
 
-// answered is the rcode of the test's upstream: the packet is odd and still a
-// question.
+// answered is the rcode of the test's upstream, for an unusual packet that is
+// still a valid question.
 var answered = []int{dns.RcodeNameError}
 
 func rcodes(r ...int) []int { return r }
 
-// kinds is the table of constructed packets.
+// kinds is the table of generated packets.
 func kinds(t *testing.T) []kind {
 	t.Helper()
 	m := maker{
@@ -39,7 +39,7 @@ func kinds(t *testing.T) []kind {
 		m.classes(), m.types(), m.flags(), m.records())
 }
 
-// maker makes packets out of two valid queries for the same question.
+// maker derives packets from two valid queries for the same question.
 type maker struct {
 	plain, edns []byte
 }
@@ -47,7 +47,7 @@ type maker struct {
 // generate makes one packet.
 type generate = func(*rand.Rand) []byte
 
-// set overwrites octets of b.
+// set overwrites bytes of b.
 func set(b []byte, off int, v ...byte) generate {
 	return func(*rand.Rand) []byte {
 		b := bytes.Clone(b)
@@ -56,10 +56,10 @@ func set(b []byte, off int, v ...byte) generate {
 	}
 }
 
-// setOPT overwrites octets of the OPT record, counted from its owner.
+// setOPT overwrites bytes of the OPT record, counted from its owner name.
 func (m maker) setOPT(off int, v ...byte) generate { return set(m.edns, len(m.plain)+off, v...) }
 
-// question is a header with one question whose name is given in wire form.
+// question is a header with one question whose name is given in wire format.
 func (m maker) question(name string) generate {
 	return func(*rand.Rand) []byte {
 		b := append(bytes.Clone(m.plain[:12]), name...)
@@ -77,7 +77,7 @@ func (m maker) asked(qtype, qclass uint16) generate {
 	}
 }
 
-// additional adds records, counted, to the plain query.
+// additional adds records to the plain query and sets their count.
 func (m maker) additional(count byte, records ...string) generate {
 	return func(*rand.Rand) []byte {
 		b := bytes.Clone(m.plain)
@@ -89,8 +89,8 @@ func (m maker) additional(count byte, records ...string) generate {
 // opt is an OPT record up to its RDLENGTH.
 const opt = "\x00\x00\x29\x04\xd0\x00\x00\x00\x00"
 
-// noQueries have no ID or are no queries: there is nobody to tell (RFC 1035
-// §4.1.1).
+// noQueries have no ID or are no queries, so there is no client to answer (RFC
+// 1035 §4.1.1).
 func (m maker) noQueries() []kind {
 	return []kind{
 		{"empty", nil, func(*rand.Rand) []byte { return nil }},
@@ -100,7 +100,7 @@ func (m maker) noQueries() []kind {
 	}
 }
 
-// opcodes that are unknown are answered all the same (RFC 8906 §3.1.4).
+// opcodes are opcodes other than QUERY: an unknown one gets a reply too (RFC 8906 §3.1.4).
 func (m maker) opcodes() []kind {
 	notImp := rcodes(dns.RcodeNotImplemented)
 	return []kind{
@@ -112,60 +112,60 @@ func (m maker) opcodes() []kind {
 	}
 }
 
-// counts that do not match the message (RFC 1035 §4.1.1), or other than one
-// question (RFC 9619 §4).
+// counts are header counts that do not match the message (RFC 1035 §4.1.1), and
+// other numbers of questions than one (RFC 9619 §4).
 func (m maker) counts() []kind {
 	formErr := rcodes(dns.RcodeFormatError)
 	return []kind{
 		{"no question", formErr, set(m.plain[:12], 4, 0, 0)},
 		{"header alone", formErr, set(m.plain[:12], 0)},
-		{"two questions promised", formErr, set(m.plain, 4, 0, 2)},
-		{"65535 questions promised", formErr, set(m.plain, 4, 0xff, 0xff)},
+		{"QDCOUNT 2 with one question", formErr, set(m.plain, 4, 0, 2)},
+		{"QDCOUNT 65535", formErr, set(m.plain, 4, 0xff, 0xff)},
 		{"two questions", formErr, func(*rand.Rand) []byte {
 			b := append(bytes.Clone(m.plain), m.plain[12:]...)
 			b[5] = 2
 			return b
 		}},
-		{"an answer promised", formErr, set(m.plain, 7, 1)},
-		{"65535 authorities promised", formErr, set(m.plain, 8, 0xff, 0xff)},
-		{"65535 additionals promised", formErr, set(m.edns, 10, 0xff, 0xff)},
-		{"OPT not counted", answered, set(m.edns, 10, 0, 0)},
-		{"octets behind the message", answered, func(r *rand.Rand) []byte { return append(bytes.Clone(m.plain), noise(r, 40)...) }},
+		{"ANCOUNT 1 without an answer", formErr, set(m.plain, 7, 1)},
+		{"NSCOUNT 65535", formErr, set(m.plain, 8, 0xff, 0xff)},
+		{"ARCOUNT 65535", formErr, set(m.edns, 10, 0xff, 0xff)},
+		{"ARCOUNT 0 with an OPT record", answered, set(m.edns, 10, 0, 0)},
+		{"bytes after the message", answered, func(r *rand.Rand) []byte { return append(bytes.Clone(m.plain), noise(r, 40)...) }},
 	}
 }
 
-// names: RFC 1035 §2.3.4, §3.1, §4.1.4, RFC 9267.
+// names are names as of RFC 1035 §2.3.4, §3.1, §4.1.4, RFC 9267.
 func (m maker) names() []kind {
 	formErr := rcodes(dns.RcodeFormatError)
 	long := strings.Repeat("\x3f"+strings.Repeat("a", 63), 3)
 	return []kind{
 		{"pointer to itself", formErr, m.question("\xc0\x0c")},
 		{"pointer to the header", formErr, m.question("\xc0\x00")},
-		{"pointers in a ring", formErr, m.question("\x01a\xc0\x10\xc0\x0c")},
-		{"pointer behind the end", formErr, m.question("\xff\xff")},
+		{"a ring of pointers", formErr, m.question("\x01a\xc0\x10\xc0\x0c")},
+		{"pointer past the end", formErr, m.question("\xff\xff")},
 		{"half a pointer", formErr, func(*rand.Rand) []byte { return append(bytes.Clone(m.plain[:12]), 0xc0) }},
 		{"label type 01", formErr, m.question("\x41a\x00")},
 		{"label type 10", formErr, m.question("\x81a\x00")},
-		{"label over the end", formErr, func(*rand.Rand) []byte { return append(bytes.Clone(m.plain[:12]), 63, 'a') }},
+		{"label past the end", formErr, func(*rand.Rand) []byte { return append(bytes.Clone(m.plain[:12]), 63, 'a') }},
 		{"name of 256 octets", formErr, m.question(long + "\x3e" + strings.Repeat("b", 62) + "\x00")},
 		{"name without an end", formErr, m.question(strings.Repeat("\x01a", 600))},
 		{"name of 255 octets", answered, m.question(long + "\x3d" + strings.Repeat("b", 61) + "\x00")},
 		{"127 labels", answered, m.question(strings.Repeat("\x01a", 127) + "\x00")},
-		{"zeros and dots in a label", answered, m.question("\x04a\x00.\\\x07example\x00")},
-		{"octets above 127 in a label", answered, m.question("\x03\xff\x80\xc3\x07example\x00")},
+		{"zero bytes and dots in a label", answered, m.question("\x04a\x00.\\\x07example\x00")},
+		{"bytes above 127 in a label", answered, m.question("\x03\xff\x80\xc3\x07example\x00")},
 	}
 }
 
-// opts are OPT records in the wrong place or shape, or of another version (RFC
-// 6891 §6.1).
+// opts are OPT records in the wrong place or of the wrong form, or of another
+// version (RFC 6891 §6.1).
 func (m maker) opts() []kind {
 	formErr, badVers := rcodes(dns.RcodeFormatError), rcodes(dns.RcodeBadVers)
 	return []kind{
 		{"two OPT", formErr, m.additional(2, opt+"\x00\x00", opt+"\x00\x00")},
-		{"OPT with an owner", formErr, m.additional(1, "\x01x"+opt+"\x00\x00")},
+		{"OPT with an owner name", formErr, m.additional(1, "\x01x"+opt+"\x00\x00")},
 		{"OPT in the answer section", formErr, set(m.edns, 6, 0, 1, 0, 0, 0, 0)},
 		{"OPT in the authority section", formErr, set(m.edns, 6, 0, 0, 0, 1, 0, 0)},
-		{"OPT with RDLENGTH over the end", formErr, m.additional(1, opt+"\x00\x09")},
+		{"OPT with RDLENGTH past the end", formErr, m.additional(1, opt+"\x00\x09")},
 		{"EDNS version 1", badVers, m.setOPT(6, 1)},
 		{"EDNS version 255", badVers, m.setOPT(6, 255)},
 		{"all EDNS flags", answered, m.setOPT(7, 0xff, 0xff)},
@@ -175,7 +175,7 @@ func (m maker) opts() []kind {
 	}
 }
 
-// options of EDNS, cut short or repeated (RFC 6891 §6.1.2).
+// options are truncated or repeated EDNS options (RFC 6891 §6.1.2).
 func (m maker) options() []kind {
 	formErr := rcodes(dns.RcodeFormatError)
 	return []kind{
@@ -188,7 +188,8 @@ func (m maker) options() []kind {
 	}
 }
 
-// classes that are not served (RFC 1035 §3.2.4, RFC 6895 §3.2).
+// classes are classes that nodens does not serve (RFC 1035 §3.2.4, RFC 6895
+// §3.2).
 func (m maker) classes() []kind {
 	var list []kind
 	for _, class := range []uint16{0, dns.ClassCHAOS, dns.ClassHESIOD, dns.ClassNONE, dns.ClassANY, 4711} {
@@ -197,8 +198,8 @@ func (m maker) classes() []kind {
 	return list
 }
 
-// types that cannot be asked (RFC 6895 §3.1, RFC 9824 §3.4), and unknown ones,
-// which can (RFC 3597).
+// types are types that no query may have (RFC 6895 §3.1, RFC 9824 §3.4), and
+// unknown ones, which it may (RFC 3597).
 func (m maker) types() []kind {
 	var list []kind
 	for qtype, want := range map[uint16][]int{
@@ -218,7 +219,7 @@ func (m maker) types() []kind {
 	return list
 }
 
-// flags that mean nothing in a query (RFC 1035 §4.1.1, RFC 8906 §3.1.3).
+// flags are flags without a meaning in a query (RFC 1035 §4.1.1, RFC 8906 §3.1.3).
 func (m maker) flags() []kind {
 	return []kind{
 		{"all flags", answered, set(m.plain, 2, 0x07, 0xf0)},
@@ -227,7 +228,7 @@ func (m maker) flags() []kind {
 	}
 }
 
-// records that a query has no need of are skipped or refused, not obeyed.
+// records are records that a query does not need: skipped or refused, never used.
 func (m maker) records() []kind {
 	either := rcodes(dns.RcodeNameError, dns.RcodeFormatError)
 	return []kind{
@@ -237,7 +238,7 @@ func (m maker) records() []kind {
 			b[7], b[9], b[11] = 1, 1, 1
 			return b
 		}},
-		{"pointer ring as an owner", either, m.additional(1, "\xc0\x22\x00\x01\x00\x01\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00")},
+		{"pointer ring as an owner name", either, m.additional(1, "\xc0\x22\x00\x01\x00\x01\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00")},
 		{"a TSIG", append(either, dns.RcodeNotAuth), m.additional(1, "\x03key\x00\x00\xfa\x00\xff\x00\x00\x00\x00\x00\x00")},
 		{"the longest datagram", either, func(r *rand.Rand) []byte {
 			return append(bytes.Clone(m.plain), noise(r, 60_000)...)
@@ -253,7 +254,7 @@ func noise(r *rand.Rand, n int) []byte {
 	return b
 }
 
-// mutate changes msg in one to four places: bits, octets, lengths, pieces.
+// mutate changes bits, bytes, lengths or ranges of msg in one to four places.
 func mutate(r *rand.Rand, msg []byte) []byte {
 	for range 1 + r.IntN(4) {
 		if len(msg) == 0 {
@@ -280,8 +281,8 @@ func mutate(r *rand.Rand, msg []byte) []byte {
 	return msg
 }
 
-// judge says what a mutation deserves by rules of its own, without looking at
-// more than header and question unless the rest is beyond doubt. It relies on
+// judge returns the expected rcodes of a mutation. It has its own rules and looks
+// only at header and question unless the rest is unambiguous. It relies on
 // miekg/dns, which nodens's parser does not use.
 func judge(msg []byte) []int {
 	switch {
@@ -302,8 +303,8 @@ func judge(msg []byte) []int {
 	return judgeQuestion(msg, end)
 }
 
-// judgeRecords leaves open what a record that is not whole or not in its place
-// does to the query, but not that it is answered.
+// judgeRecords accepts any rcode if a record is incomplete or misplaced, but
+// expects a reply.
 func judgeRecords(msg []byte, end int) []int {
 	either := append(judgeQuestion(msg, end), dns.RcodeFormatError, dns.RcodeBadVers)
 	var m dns.Msg
@@ -321,7 +322,7 @@ func judgeRecords(msg []byte, end int) []int {
 	return judgeQuestion(msg, end)
 }
 
-// judgeQuestion judges type and class, which stand at end.
+// judgeQuestion judges type and class, which are at end.
 func judgeQuestion(msg []byte, end int) []int {
 	qtype, qclass := binary.BigEndian.Uint16(msg[end:]), binary.BigEndian.Uint16(msg[end+2:])
 	switch {
@@ -335,8 +336,8 @@ func judgeQuestion(msg []byte, end int) []int {
 	return rcodes(dns.RcodeNameError)
 }
 
-// endOfName returns the offset behind an uncompressed name at off of at most
-// 255 octets.
+// endOfName returns the offset after an uncompressed name at off of at most 255
+// octets.
 func endOfName(msg []byte, off int) (int, bool) {
 	for start := off; off < len(msg); {
 		n := int(msg[off])

@@ -19,12 +19,12 @@ import (
 
 const (
 	malformedPackets = 10_000
-	malformedBatch   = 100 // between two checks that it still answers
-	malformedTCP     = 300 // of them over TCP as well
+	malformedBatch   = 100 // between two checks that nodens still answers
+	malformedTCP     = 300 // packets that are also sent over TCP
 )
 
-// TestMalformed sends packets that no stub sends. What each deserves is said
-// by its kind (see kinds) or, for mutations, by judge.
+// TestMalformed sends packets that no stub sends. The expected rcodes are in
+// their kind (see kinds) or, for mutations, come from judge.
 func TestMalformed(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct {
@@ -54,36 +54,36 @@ func TestMalformed(t *testing.T) {
 			m.sendTCP(s.packets[max(0, len(s.packets)-s.tcp):])
 			got, _ := c.node.Scrape(t, metrics).Sum("nodens_server_discarded_total")
 			if int(got) != m.silent {
-				t.Errorf("%v messages were discarded, %d should be", got, m.silent)
+				t.Errorf("%v messages discarded, want %d", got, m.silent)
 			}
 			d.CheckLog(t)
 		})
 	}
 }
 
-// packet is one message and what it deserves.
+// packet is one message and the expected rcodes.
 type packet struct {
 	kind   string
 	msg    []byte
-	rcodes []int // any of them; empty: silence
+	rcodes []int // any of them; empty: no reply
 }
 
-// id tells the replies apart; packets shorter than an ID get none.
+// id identifies the reply. Packets shorter than an ID have none.
 func (p packet) setID(id uint16) {
 	if len(p.msg) >= 2 {
 		binary.BigEndian.PutUint16(p.msg, id)
 	}
 }
 
-// malformer sends packets and judges the replies.
+// malformer sends packets and checks the replies.
 type malformer struct {
 	t      *testing.T
 	c      *cluster
 	conn   net.Conn
-	silent int // packets sent that deserve silence
+	silent int // number of packets sent that must get no reply
 }
 
-// sentinelID is the ID of the correct query behind each batch.
+// sentinelID is the ID of the correct query that follows each batch.
 const sentinelID = 0xffff
 
 // sendUDP sends the packets over UDP in batches.
@@ -103,9 +103,9 @@ func (m *malformer) sendUDP(all []packet) {
 	}
 }
 
-// collect sends a correct query behind a batch and reads replies until
-// everything that deserves one has it, the correct query as well. Replies that
-// need no upstream come in order, so by then one out of place has come too.
+// collect sends a correct query after a batch and reads replies until that query
+// and all packets that need a reply have one. Replies that need no upstream come
+// in order, so an unexpected one has come by then.
 func (m *malformer) collect(batch []packet) {
 	m.t.Helper()
 	sentinel := lab.Query("still.here.example.", dns.TypeA)
@@ -139,7 +139,7 @@ func (m *malformer) missing(batch []packet, due map[uint16]bool, err error) {
 	m.t.Helper()
 	for id := range due {
 		if id == sentinelID {
-			m.t.Errorf("no answer to the correct query behind the batch: %v", err)
+			m.t.Errorf("no reply to the correct query after the batch: %v", err)
 			continue
 		}
 		m.t.Errorf("no reply to %s %x: %v", batch[id].kind, batch[id].msg, err)
@@ -149,18 +149,18 @@ func (m *malformer) missing(batch []packet, due map[uint16]bool, err error) {
 func (m *malformer) judgeReply(batch []packet, due map[uint16]bool, reply []byte) {
 	m.t.Helper()
 	if len(reply) < 12 {
-		m.t.Errorf("a reply of %d octets", len(reply))
+		m.t.Errorf("a reply of %d bytes", len(reply))
 		return
 	}
 	id := binary.BigEndian.Uint16(reply)
 	if !due[id] {
-		m.t.Errorf("a reply with ID %d that nothing asked for, or a second one: %x", id, reply)
+		m.t.Errorf("unexpected or second reply with ID %d: %x", id, reply)
 		return
 	}
 	delete(due, id)
 	if id == sentinelID {
 		if r, err := unpack(reply); err != nil || r.Rcode != dns.RcodeNameError {
-			m.t.Errorf("the correct query behind the batch: %v %v", r, err)
+			m.t.Errorf("the correct query after the batch: %v %v", r, err)
 		}
 		return
 	}
@@ -169,10 +169,10 @@ func (m *malformer) judgeReply(batch []packet, due map[uint16]bool, reply []byte
 	}
 }
 
-// check holds a reply against what the packet deserves.
+// check compares a reply with the expectations of the packet.
 func (p packet) check(reply []byte) error {
 	if reply[2]>>3&0xf != p.msg[2]>>3&0xf {
-		return errors.New("another opcode than the query's")
+		return errors.New("the opcode is not the query's")
 	}
 	if reply[2]&0x80 == 0 || reply[3]&0x80 == 0 {
 		return errors.New("QR or RA is not set")
@@ -191,20 +191,20 @@ func (p packet) check(reply []byte) error {
 	return nil
 }
 
-// unpack reads a whole message, with the rcode's upper bits from OPT.
+// unpack parses a complete message. The rcode includes the upper bits from OPT.
 func unpack(b []byte) (*dns.Msg, error) {
 	r := new(dns.Msg)
 	if err := r.Unpack(b); err != nil {
-		return nil, fmt.Errorf("the reply does not parse: %w", err)
+		return nil, fmt.Errorf("parse reply: %w", err)
 	}
 	if n := int(binary.BigEndian.Uint16(b[10:])); n != len(r.Extra) {
-		return nil, fmt.Errorf("%d additional records, the header says %d", len(r.Extra), n)
+		return nil, fmt.Errorf("%d additional records, the header has %d", len(r.Extra), n)
 	}
 	return r, nil
 }
 
-// sendTCP sends each packet on a connection of its own. What deserves silence
-// ends the connection.
+// sendTCP sends each packet on its own connection. nodens closes the connection
+// of a packet that must get no reply.
 func (m *malformer) sendTCP(all []packet) {
 	m.t.Helper()
 	for i, p := range all {
@@ -253,14 +253,14 @@ func frame(msg []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...)
 }
 
-// truncations are all proper prefixes of valid queries: silence before there is
-// a whole header, FORMERR after (RFC 1035 §4.1.1).
+// truncations are all proper prefixes of valid queries: no reply if the header is
+// incomplete, otherwise FORMERR (RFC 1035 §4.1.1).
 func truncations(t *testing.T) []packet {
 	var all []packet
 	for _, q := range validQueries() {
 		whole := pack(t, q)
 		for n := range len(whole) {
-			p := packet{kind: fmt.Sprintf("%d of %d octets", n, len(whole)), msg: bytes.Clone(whole[:n])}
+			p := packet{kind: fmt.Sprintf("%d of %d bytes", n, len(whole)), msg: bytes.Clone(whole[:n])}
 			if n >= 12 {
 				p.rcodes = []int{dns.RcodeFormatError}
 			}
@@ -270,7 +270,7 @@ func truncations(t *testing.T) []packet {
 	return all
 }
 
-// validQueries are what truncations and mutations start from.
+// validQueries are the base of truncations and mutations.
 func validQueries() []*dns.Msg {
 	plain := lab.Query("a.b.example.org.", dns.TypeA)
 	edns := lab.Query("a.b.example.org.", dns.TypeAAAA).SetEdns0(1232, true)
@@ -291,8 +291,8 @@ func pack(t *testing.T, m *dns.Msg) []byte {
 	return b
 }
 
-// packets makes n packets, always the same ones: each kind of the table in
-// turn, mutations of valid queries, and noise.
+// packets makes the same n packets in each run: the kinds of the table in turn,
+// mutations of valid queries, and noise.
 func packets(t *testing.T, n int) []packet {
 	t.Helper()
 	r := rand.New(rand.NewPCG(7, 1035))

@@ -13,8 +13,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestMemoryRunsOut lowers the memory limit of the daemon's cgroup to a little
-// above what is used: the cache gives way, and the daemon lives and answers.
+// TestMemoryRunsOut lowers the memory limit of the daemon's cgroup to little more
+// than its usage: the cache shrinks, and the daemon stays up and answers.
 func TestMemoryRunsOut(t *testing.T) {
 	t.Parallel()
 	group := lab.NewMemory(t)
@@ -24,7 +24,8 @@ func TestMemoryRunsOut(t *testing.T) {
 	lab.StartUpstream(t, n, ip+":53", func(q *dns.Msg) *dns.Msg {
 		return lab.Reply(q, q.Question[0].Name+" 3600 IN TXT "+strings.Repeat("x", 200))
 	})
-	// It has to be there before it starts: what is taken then counts, too.
+	// The cgroup must exist before the daemon starts, so that it counts all
+	// memory.
 	script := lab.WriteFile(t, filepath.Join(t.TempDir(), "inside"), "#!/bin/sh\necho $$ > "+group.Dir+"/cgroup.procs\nexec "+buildPlain.Path(t)+" \"$@\"\n")
 	if err := os.Chmod(script, 0o755); err != nil {
 		t.Fatal(err)
@@ -45,7 +46,7 @@ func TestMemoryRunsOut(t *testing.T) {
 		}
 	}
 	full, _ := c.node.Scrape(t, metrics).Sum("nodens_cache_bytes")
-	// Go gives memory back meanwhile, so one limit may be too far above.
+	// Go also frees memory, so a first limit may be too high to have an effect.
 	d.Err.WaitForRetrying(t, 0, `memory is nearly used up: the cache is made smaller`, 3*time.Second, func() {
 		group.Limit(t, (group.Used(t)-group.IdleFiles(t))/100*107)
 	})
@@ -53,10 +54,10 @@ func TestMemoryRunsOut(t *testing.T) {
 	left, _ := m.Sum("nodens_cache_bytes")
 	budget, _ := m.Sum("nodens_cache_budget_bytes")
 	if left > full*0.8 || left > budget || left == 0 {
-		t.Errorf("%.0f of %.0f bytes are left, the budget is %.0f", left, full, budget)
+		t.Errorf("the cache has %.0f bytes of %.0f, the budget is %.0f", left, full, budget)
 	}
 	if r := c.pod.Ask(t, "udp", localAddr, lab.Query("another.example.", dns.TypeTXT)); len(r.Answer) != 1 {
 		t.Errorf("afterwards: %v", r)
 	}
-	group.Limit(t, 1<<30) // the end is not what is tested
+	group.Limit(t, 1<<30) // the end is not part of the test
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestTheInternetIsRefused: a nodens on every address answers the pod, the node
-// and the node's neighbours, and refuses who comes from beyond the router,
-// unless it is told to answer all.
+// TestTheInternetIsRefused serves on every address. nodens answers the pod, the
+// node and the node's neighbours, and refuses clients beyond the router unless
+// -clients all is set.
 func TestTheInternetIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -64,7 +64,8 @@ func TestTheInternetIsRefused(t *testing.T) {
 	}
 }
 
-// askFrom asks from one of the namespace's addresses and returns the rcode.
+// askFrom sends a query from one of the namespace's addresses and returns the
+// rcode.
 func askFrom(t *testing.T, n *lab.Netns, network, from, to string) (rcode int) {
 	t.Helper()
 	d := &net.Dialer{Timeout: lab.Patience, LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}}

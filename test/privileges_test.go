@@ -16,7 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestPrivilegesAreDropped looks at every thread of the running daemon.
+// TestPrivilegesAreDropped checks every thread of the running daemon.
 func TestPrivilegesAreDropped(t *testing.T) {
 	t.Parallel()
 	own := status(t, os.Getpid(), "CapPrm")[0]
@@ -27,8 +27,8 @@ func TestPrivilegesAreDropped(t *testing.T) {
 		want uint64
 		sure string // NoNewPrivs
 	}{
-		{"without set-up of the host", nil, bind, "1"},
-		{"with set-up of the host", []string{"-localip", localIP}, bind | admin, "1"},
+		{"without host setup", nil, bind, "1"},
+		{"with host setup", []string{"-localip", localIP}, bind | admin, "1"},
 		{"kept", []string{"-keep-privileges"}, own, "0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestPrivilegesAreDropped(t *testing.T) {
 	}
 }
 
-// status is a field, hexadecimal, of each thread's status; see proc(5).
+// status is a hexadecimal field of each thread's status; see proc(5).
 func status(t *testing.T, pid int, field string) (values []uint64) {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
@@ -76,9 +76,9 @@ func status(t *testing.T, pid int, field string) (values []uint64) {
 	return values
 }
 
-// TestWorkGoesOnWithoutPrivileges: what needs some after the start still works:
-// an address is repaired, a reload opens a port below 1024, and in the end the
-// host is as it was.
+// TestWorkGoesOnWithoutPrivileges: operations that need privileges still work
+// after the start. nodens repairs an address, opens a port below 1024 on reload,
+// and restores the host at the end.
 func TestWorkGoesOnWithoutPrivileges(t *testing.T) {
 	t.Parallel()
 	n := lab.NewNetns(t, "node")
@@ -112,7 +112,7 @@ func TestWorkGoesOnWithoutPrivileges(t *testing.T) {
 	}
 	d.Err.WaitFor(t, mark, "drifted, repaired")
 	if !address(look) {
-		t.Error("the address is not back")
+		t.Error("the address was not restored")
 	}
 	mark = d.Err.Mark()
 	lab.ReplaceFile(t, d.Conf, corefile(54))

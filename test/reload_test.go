@@ -17,17 +17,17 @@ import (
 
 const (
 	reloads     = 100
-	udpLoad     = 6 // clients, each asking without a pause
+	udpLoad     = 6 // clients
 	tcpLoad     = 3
-	leastAsked  = 10 * reloads // queries, or there was no load
+	leastAsked  = 10 * reloads // queries; with fewer there was no load
 	extraIP     = "169.254.20.12"
 	extraAnswer = "192.0.2.2"
 )
 
-// TestReloadsUnderLoad reloads a hundred times, by signal, by an edit in
-// place, by a rename and by the symlink swap of a mounted ConfigMap, with
-// changes of zones, cache and addresses, while clients ask without a pause. A
-// query is sent once and waited for: none may be lost or answered wrong.
+// TestReloadsUnderLoad reloads a hundred times under load: by signal, by an edit
+// in place, by a rename and by the symlink swap of a mounted ConfigMap, with
+// changes of zones, cache and addresses. Clients send each query once. None may
+// be lost or answered wrong.
 func TestReloadsUnderLoad(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -48,12 +48,12 @@ func TestReloadsUnderLoad(t *testing.T) {
 	}
 	asked := load.stop(t, 0)
 	if asked < leastAsked {
-		t.Errorf("only %d queries were asked meanwhile", asked)
+		t.Errorf("only %d queries", asked)
 	}
 	t.Logf("%d queries during %d reloads", asked, reloads)
 }
 
-// startHashed starts the upstream whose answers tell the name that was asked.
+// startHashed starts the upstream that derives the address from the name.
 func startHashed(t *testing.T, c *cluster) {
 	t.Helper()
 	n, ip := c.addUpstream(t)
@@ -69,16 +69,15 @@ func hashed(name string) string {
 	return fmt.Sprintf("10.%d.%d.%d", h[0], h[1], h[2])
 }
 
-// corefileVariant is the i-th configuration. Its zones, its cache and its
-// addresses change at different paces; the zone "." is there always. The file
-// is not followed by the one that a signal ends, so that there is one reload
-// for each change.
+// corefileVariant is the i-th configuration. Its zones, cache and addresses
+// change at different intervals; the zone "." stays. After a reload by signal the
+// file is not watched, so that each change causes one reload.
 func corefileVariant(i int) string {
 	bind := localIP
 	if hasExtraBind(i) {
 		bind += " " + extraIP
 	}
-	follow := "reload 1m" // far beyond our patience: changes must be noticed
+	follow := "reload 1m" // longer than any timeout: changes must be noticed at once
 	if bySignal(i + 1) {
 		follow = ""
 	}
@@ -102,7 +101,7 @@ func bySignal(i int) bool     { return i%4 == 3 }
 func hasExtraBind(i int) bool { return i%3 == 1 }
 func hasExtraZone(i int) bool { return i%5 > 2 }
 
-// checkVariant holds the i-th configuration to be in use.
+// checkVariant expects that the i-th configuration is in use.
 func checkVariant(t *testing.T, c *cluster, i int) {
 	t.Helper()
 	const name = "www.extra.example."
@@ -122,9 +121,9 @@ func checkVariant(t *testing.T, c *cluster, i int) {
 	}
 }
 
-// badReload puts a Corefile with an error in place: the last good one stays in
-// use, the error points at the line, and the metric tells until a good one
-// comes.
+// badReload writes a Corefile with an error. The previous configuration stays in
+// use, the error has the line, and the metric reports it until the next good
+// reload.
 func badReload(t *testing.T, c *cluster, d *lab.Daemon, mount *configMap, i int) {
 	t.Helper()
 	const ok = "nodens_config_last_reload_successful"
@@ -133,11 +132,11 @@ func badReload(t *testing.T, c *cluster, d *lab.Daemon, mount *configMap, i int)
 	mount.swap(t, ". {\n    errors\n    nonsense\n}\n")
 	line := d.Err.WaitFor(t, mark, `reload failed`)
 	if want := mount.path() + ":3: nonsense: "; !strings.Contains(line, want) {
-		t.Errorf("the log does not point at %s\n%s", want, line)
+		t.Errorf("the log line lacks %s\n%s", want, line)
 	}
 	c.node.WaitForMetric(t, metrics, 0, ok)
 	if after, _ := c.node.Scrape(t, metrics).Sum("coredns_reload_failed_total"); after != before+1 {
-		t.Errorf("coredns_reload_failed_total went from %v to %v", before, after)
+		t.Errorf("coredns_reload_failed_total changed from %v to %v", before, after)
 	}
 	checkVariant(t, c, i-1)
 
@@ -148,7 +147,8 @@ func badReload(t *testing.T, c *cluster, d *lab.Daemon, mount *configMap, i int)
 }
 
 // configMap is a directory as the kubelet mounts a ConfigMap: the file is a
-// symlink through ..data, a symlink to the directory of the current version.
+// symlink through ..data, which is a symlink to the directory of the current
+// version.
 type configMap struct {
 	dir     string
 	version int
@@ -166,7 +166,7 @@ func newConfigMap(t *testing.T, text string) *configMap {
 
 func (m *configMap) path() string { return filepath.Join(m.dir, "Corefile") }
 
-// swap makes text the content as the kubelet does.
+// swap replaces the content with text as the kubelet does.
 func (m *configMap) swap(t *testing.T, text string) {
 	t.Helper()
 	old := filepath.Join(m.dir, fmt.Sprintf("..version%d", m.version))
@@ -188,7 +188,7 @@ func (m *configMap) swap(t *testing.T, text string) {
 	}
 }
 
-// real is the file behind the symlinks.
+// real is the file that the symlinks lead to.
 func (m *configMap) real(t *testing.T) string {
 	t.Helper()
 	path, err := filepath.EvalSymlinks(m.path())
@@ -198,8 +198,8 @@ func (m *configMap) real(t *testing.T) string {
 	return path
 }
 
-// change makes text the configuration in the i-th way and returns the reason
-// that nodens gives for the reload.
+// change replaces the configuration with text in the i-th way. It returns the
+// reason that nodens logs for the reload.
 func (m *configMap) change(t *testing.T, d *lab.Daemon, i int, text string) string {
 	t.Helper()
 	switch {

@@ -10,8 +10,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestResolvConf changes the resolv.conf that a forward names under the
-// running process: a new upstream is taken, an empty file changes nothing.
+// TestResolvConf changes the resolv.conf of a forward while nodens runs: nodens
+// uses the new upstream, and ignores an empty file.
 func TestResolvConf(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -45,5 +45,5 @@ func TestResolvConf(t *testing.T) {
 	mark = d.Err.Mark()
 	lab.WriteFile(t, file, "nameserver 10.1.1.2\n")
 	d.Err.WaitFor(t, mark, `upstreams changed`)
-	expect("written again", "192.0.2.1")
+	expect("after it is written again", "192.0.2.1")
 }

@@ -18,23 +18,22 @@ import (
 
 const (
 	stampedeSockets = 500
-	stampedeIDs     = 20              // queries of each socket
-	silence         = 2 * time.Second // after which a query upstream is taken for lost, see -hedge
+	stampedeIDs     = 20              // queries per socket
+	silence         = 2 * time.Second // after which nodens considers an upstream query lost, see -hedge
 )
 
-// TestStampede has 10,000 clients ask one name that is not cached: upstream
-// sees one query, everybody gets the answer.
+// TestStampede sends queries for one name that is not cached from 10,000 clients:
+// the upstream receives one query, every client gets the answer.
 //
-// The daemon is not the race-checked one, whose runtime bears 8,128 goroutines.
-// The test does not run beside others: upstream has to hold its answer back
-// until all have asked. Where that takes seconds it is asked again, rightly.
+// The daemon has no race detector, which supports 8,128 goroutines. The test does
+// not run in parallel: the upstream holds its answer until all clients have sent
+// their queries. If that takes seconds, nodens rightly retries.
 func TestStampede(t *testing.T) {
 	t.Run("udp", func(t *testing.T) { stampede(t, "udp", 0) })
 	t.Run("tcp, half of the clients leave", func(t *testing.T) { stampede(t, "tcp", stampedeSockets/2) })
 }
 
-// stampede runs one stampede of which the last clients leave before there is
-// an answer.
+// stampede runs one stampede. The last clients leave before the answer comes.
 func stampede(t *testing.T, network string, leaving int) {
 	c := newCluster(t)
 	n, ip := c.addUpstream(t)
@@ -54,7 +53,7 @@ func stampede(t *testing.T, network string, leaving int) {
 	})
 	lab.StartDaemon(t, lab.DaemonOptions{
 		Binary: buildPlain.Path(t), Netns: c.node,
-		// Ours have one address, and upstream is slow.
+		// All clients have one address, and the upstream is slow.
 		Args:     []string{"-max-misses-per-client", "16384", "-hedge=false"},
 		Corefile: ". {\n errors\n cache 30\n bind " + localIP + "\n forward . " + ip + "\n " + admin + "}",
 	})
@@ -64,23 +63,23 @@ func stampede(t *testing.T, network string, leaving int) {
 	}
 	each(t, herd, func(h *herdClient) error { return h.ask(name) })
 	up.WaitFor(t, name)
-	// Everything that was sent has been read. Some leave now.
+	// nodens has read all queries. Some clients leave now.
 	stay, leave := herd[:len(herd)-leaving], herd[len(herd)-leaving:]
 	each(t, leave, (*herdClient).leave)
 	held := time.Since(*first.Load())
 	close(release)
-	each(t, stay, (*herdClient).await)
+	each(t, stay, (*herdClient).wait)
 	if seen := up.Seen(name); len(seen) > 1+int(held/silence) {
-		t.Errorf("upstream was asked %d times within %v, want once", len(seen), held)
+		t.Errorf("%d queries to the upstream within %v, want one", len(seen), held)
 	}
-	// Nothing is stuck behind.
+	// No query is left waiting.
 	r := c.pod.Ask(t, network, localAddr, lab.Query("after.example.org.", dns.TypeA))
 	if got := lab.Data(r, dns.TypeA); !slices.Equal(got, []string{"192.0.2.1"}) {
 		t.Errorf("after the stampede: %s %v", dns.RcodeToString[r.Rcode], got)
 	}
 }
 
-// each calls f for all clients, some at a time, and fails the test with their
+// each calls f for all clients, several at a time, and fails the test with their
 // errors.
 func each(t *testing.T, herd []*herdClient, f func(*herdClient) error) {
 	t.Helper()
@@ -104,14 +103,14 @@ func each(t *testing.T, herd []*herdClient, f func(*herdClient) error) {
 	}
 }
 
-// herdClient is one socket with several queries under way.
+// herdClient is one socket with several queries.
 type herdClient struct {
 	conn   net.Conn
 	stream bool
 }
 
-// ask sends the queries, and behind them one of an unknown opcode. Nodens
-// answers that at once: its reply tells that those before have been read.
+// ask sends the queries and then one with an unknown opcode. nodens answers that
+// one at once, so its reply shows that the others have been read.
 func (h *herdClient) ask(name string) error {
 	var out []byte
 	for id := range stampedeIDs {
@@ -133,7 +132,7 @@ func (h *herdClient) ask(name string) error {
 	}
 	r, err := h.read()
 	if err == nil && (r.Id != stampedeIDs || r.Rcode != dns.RcodeNotImplemented) {
-		return fmt.Errorf("answered before upstream was: %v", r)
+		return fmt.Errorf("reply before the upstream's: %v", r)
 	}
 	return err
 }
@@ -159,8 +158,8 @@ func (h *herdClient) read() (*dns.Msg, error) {
 	return (&dns.Conn{Conn: h.conn}).ReadMsg()
 }
 
-// await reads the answers to all queries.
-func (h *herdClient) await() error {
+// wait reads the answers to all queries.
+func (h *herdClient) wait() error {
 	var got [stampedeIDs]bool
 	for range stampedeIDs {
 		r, err := h.read()
@@ -171,14 +170,14 @@ func (h *herdClient) await() error {
 			return fmt.Errorf("answer %d: %s %v", r.Id, dns.RcodeToString[r.Rcode], data)
 		}
 		if r.Id >= stampedeIDs || got[r.Id] {
-			return fmt.Errorf("ID %d answered twice or never asked", r.Id)
+			return fmt.Errorf("ID %d answered twice or never sent", r.Id)
 		}
 		got[r.Id] = true
 	}
 	return nil
 }
 
-// leave closes a connection, by a reset where the socket can.
+// leave closes the connection, with a reset if the socket supports it.
 func (h *herdClient) leave() error {
 	if c, ok := h.conn.(*net.TCPConn); ok {
 		if err := c.SetLinger(0); err != nil {

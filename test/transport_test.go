@@ -18,8 +18,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestTCP takes the liberties with a connection that RFC 7766 and RFC 9210
-// allow, and some that they do not.
+// TestTCP uses connections in ways that RFC 7766 and RFC 9210 allow, and in some
+// that they do not.
 func TestTCP(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -41,13 +41,13 @@ func TestTCP(t *testing.T) {
 		`+admin+`
 	}`)
 	t.Run("pipelined, the slow one first", func(t *testing.T) { testPipeline(t, c, slow) })
-	t.Run("octet by octet", func(t *testing.T) { testOctets(t, c) })
+	t.Run("byte by byte", func(t *testing.T) { testByteByByte(t, c) })
 	t.Run("half-close", func(t *testing.T) { testHalfClose(t, c) })
 	t.Run("a frame of zero length", func(t *testing.T) { testZeroFrame(t, c) })
 	t.Run("slow loris", func(t *testing.T) { testSlowLoris(t, c) })
 }
 
-// dialTCP connects to nodens with a deadline for all that follows.
+// dialTCP connects to nodens and sets a deadline for the whole test.
 func dialTCP(t *testing.T, c *cluster) *net.TCPConn {
 	t.Helper()
 	conn := c.pod.Dial(t, "tcp", localAddr).(*net.TCPConn)
@@ -69,8 +69,8 @@ func frames(t *testing.T, names ...string) []byte {
 	return out
 }
 
-// readAnswer reads one reply and holds it to be the right answer to the names
-// that frames has asked.
+// readAnswer reads one reply and expects the right answer to one of the names of
+// frames.
 func readAnswer(t *testing.T, conn net.Conn, names ...string) uint16 {
 	t.Helper()
 	r, err := (&dns.Conn{Conn: conn}).ReadMsg()
@@ -87,8 +87,8 @@ func readAnswer(t *testing.T, conn net.Conn, names ...string) uint16 {
 	return r.Id
 }
 
-// testPipeline sends 100 queries at once. 99 are answered while the first one
-// waits (RFC 7766 §6.2.1.1), then that one, too.
+// testPipeline sends 100 queries at once. nodens answers 99 while the first one
+// waits (RFC 7766 §6.2.1.1), and then the first one.
 func testPipeline(t *testing.T, c *cluster, slow chan<- struct{}) {
 	names := []string{"slow.example."}
 	for i := range 99 {
@@ -102,7 +102,7 @@ func testPipeline(t *testing.T, c *cluster, slow chan<- struct{}) {
 	for range 99 {
 		id := readAnswer(t, conn, names...)
 		if id == 0 || seen[id] {
-			t.Fatalf("reply %d came while the first query waits, or twice", id)
+			t.Fatalf("unexpected or second reply %d before the first query's", id)
 		}
 		seen[id] = true
 	}
@@ -112,8 +112,8 @@ func testPipeline(t *testing.T, c *cluster, slow chan<- struct{}) {
 	}
 }
 
-// testOctets sends each octet in a write, and so a segment, of its own.
-func testOctets(t *testing.T, c *cluster) {
+// testByteByByte sends each byte in its own write, and so in its own segment.
+func testByteByByte(t *testing.T, c *cluster) {
 	names := []string{"octets.example.", "fast1.example."} // a miss, a hit
 	conn := dialTCP(t, c)
 	for _, b := range frames(t, names...) {
@@ -126,8 +126,8 @@ func testOctets(t *testing.T, c *cluster) {
 	}
 }
 
-// testHalfClose closes the client's side behind the queries: they are
-// answered, then nodens closes its side.
+// testHalfClose closes the client's side after the queries. nodens answers them
+// and closes its side.
 func testHalfClose(t *testing.T, c *cluster) {
 	names := []string{"half.example.", "fast2.example.", "close.example."}
 	conn := dialTCP(t, c)
@@ -141,19 +141,19 @@ func testHalfClose(t *testing.T, c *cluster) {
 		readAnswer(t, conn, names...)
 	}
 	if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("behind the answers: %d octets, %v; want the end", n, err)
+		t.Errorf("after the answers: %d bytes, %v; want EOF", n, err)
 	}
 }
 
-// testZeroFrame sends a frame without a message: the connection ends, the
-// service does not.
+// testZeroFrame sends a frame without a message. nodens closes the connection and
+// keeps serving.
 func testZeroFrame(t *testing.T, c *cluster) {
 	conn := dialTCP(t, c)
 	if _, err := conn.Write([]byte{0, 0}); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("%d octets, %v; want the end", n, err)
+		t.Errorf("%d bytes, %v; want EOF", n, err)
 	}
 	readAsked(t, c, "tcp", "fast3.example.")
 }
@@ -166,17 +166,17 @@ func readAsked(t *testing.T, c *cluster, network, name string) {
 	}
 }
 
-// lorises is more than the connections that a listener takes.
-const lorises = 1100
+// slowConnections is more than the connection limit of a listener.
+const slowConnections = 1100
 
-// testSlowLoris holds as many connections as nodens gives, each with the first
-// octets of a query: UDP and an older connection are served all the time, and
-// TCP is again when the slow ones have been thrown out.
+// testSlowLoris opens all connections that nodens accepts and sends the first
+// bytes of a query on each. nodens serves UDP and an older connection all the
+// time, and accepts TCP again after it has closed the slow ones.
 func testSlowLoris(t *testing.T, c *cluster) {
 	older := dialTCP(t, c)
 	query := frames(t, "fast4.example.")
 	var slow []*net.TCPConn
-	for range lorises {
+	for range slowConnections {
 		conn := dialTCP(t, c)
 		if _, err := conn.Write(query[:5]); err != nil && !isReset(err) {
 			t.Fatal(err)
@@ -192,11 +192,11 @@ func testSlowLoris(t *testing.T, c *cluster) {
 
 	for i, conn := range slow {
 		if n, err := conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) && !isReset(err) {
-			t.Fatalf("slow connection %d: %d octets, %v; want its end", i, n, err)
+			t.Fatalf("slow connection %d: %d bytes, %v; want it closed", i, n, err)
 		}
 	}
 	if n, ok := c.node.Scrape(t, metrics).Sum("nodens_server_tcp_rejected_total"); !ok || n == 0 {
-		t.Error("no connection was counted as rejected")
+		t.Error("no rejected connection counted")
 	}
 	readAsked(t, c, "tcp", "recovered.example.")
 }
@@ -205,8 +205,9 @@ func isReset(err error) bool {
 	return strings.Contains(err.Error(), "reset") || strings.Contains(err.Error(), "broken pipe")
 }
 
-// TestReplySource asks a node with several addresses and a wildcard bind: the
-// reply comes from the address that was asked, for hits, misses and errors.
+// TestReplySource sends queries to a node with several addresses and a wildcard
+// bind. Each reply comes from the address that the query went to, for hits,
+// misses and errors.
 func TestReplySource(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -242,7 +243,7 @@ func TestReplySource(t *testing.T) {
 	}
 }
 
-// sourceOf sends msg to server and holds the reply to come from there.
+// sourceOf sends msg to server and expects the reply from there.
 func sourceOf(t *testing.T, conn net.PacketConn, kind string, server netip.AddrPort, msg []byte) {
 	t.Helper()
 	if _, err := conn.WriteTo(msg, net.UDPAddrFromAddrPort(server)); err != nil {
@@ -257,7 +258,7 @@ func sourceOf(t *testing.T, conn net.PacketConn, kind string, server netip.AddrP
 		t.Fatalf("%s: %v", kind, err)
 	}
 	if got := from.(*net.UDPAddr).AddrPort(); netip.AddrPortFrom(got.Addr().Unmap(), got.Port()) != server {
-		t.Errorf("%s: asked %v, the reply is from %v", kind, server, got)
+		t.Errorf("%s: query to %v, reply from %v", kind, server, got)
 	}
 	if n < 12 || !bytes.Equal(buf[:2], msg[:2]) || binary.BigEndian.Uint16(buf[2:])&0x8000 == 0 {
 		t.Errorf("%s: no reply to the query: %x", kind, buf[:n])

@@ -13,13 +13,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// stubTimeout is when the resolvers of glibc, musl and Go give up on a
-// nameserver: a SERVFAIL must be there before.
+// stubTimeout is the timeout of the resolvers of glibc, musl and Go for a
+// nameserver. SERVFAIL must come before.
 const stubTimeout = 5 * time.Second
 
-// TestUpstreamDies kills a real upstream and revives it: SERVFAIL with an
-// Extended DNS Error in between, in time for the stubs, and answers again
-// afterwards without a restart.
+// TestUpstreamDies kills and restarts a real upstream. In between, nodens returns
+// SERVFAIL with an Extended DNS Error in time for the stubs. Afterwards it
+// answers again without a restart.
 func TestUpstreamDies(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct{ name, options string }{
@@ -54,20 +54,20 @@ func TestUpstreamDies(t *testing.T) {
 			n.SetLink(t, "eth0", true)
 
 			resolver = lab.StartDnsmasq(t, n, ip, wildcardZone)
-			c.node.WaitForMetric(t, metrics, 1, healthy, to) // by probes alone
+			c.node.WaitForMetric(t, metrics, 1, healthy, to) // through health checks alone
 			answers(t, c, "after")
 			resolver.SignalAll(t, syscall.SIGSTOP)
 			failsInTime(t, c, "silent")
 			resolver.SignalAll(t, syscall.SIGCONT)
 			c.node.WaitForMetric(t, metrics, 1, healthy, to)
 			answers(t, c, "thawed")
-			awaitRecovery(t, c, "refused") // which was cached as a failure
+			waitForRecovery(t, c, "refused") // which was cached as a failure
 		})
 	}
 	t.Run("one of two", testFailover)
 }
 
-// healthy is the gauge that is 1 for an upstream which answers.
+// healthy is the gauge that is 1 for a healthy upstream.
 const healthy = "nodens_upstream_healthy"
 
 // wildcardZone makes dnsmasq answer every name below lab.example.
@@ -86,8 +86,8 @@ func answers(t *testing.T, c *cluster, label string) {
 	}
 }
 
-// failsInTime asks once over UDP and TCP: SERVFAIL with an EDE if there is
-// OPT, within the patience of a stub.
+// failsInTime sends one query over UDP and TCP. It expects SERVFAIL before a
+// stub's timeout, with an EDE if the query has OPT.
 func failsInTime(t *testing.T, c *cluster, label string) {
 	t.Helper()
 	for i, opts := range [][]string{{"+notcp"}, {"+tcp"}, {"+noedns"}} {
@@ -95,7 +95,7 @@ func failsInTime(t *testing.T, c *cluster, label string) {
 		if i == 0 {
 			name = label + ".lab.example"
 		}
-		// dig counts its time-out in whole seconds.
+		// dig takes its timeout in whole seconds.
 		args := append([]string{name, "A", fmt.Sprintf("+timeout=%d", int(stubTimeout/time.Second))}, opts...)
 		d := dig(t, c.pod, localIP, args...)
 		if d.Status != "SERVFAIL" {
@@ -109,8 +109,9 @@ func failsInTime(t *testing.T, c *cluster, label string) {
 	}
 }
 
-// awaitRecovery asks for a name whose failure is cached until it is answered.
-func awaitRecovery(t *testing.T, c *cluster, label string) {
+// waitForRecovery sends queries for a name with a cached failure until it gets an
+// answer.
+func waitForRecovery(t *testing.T, c *cluster, label string) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -124,8 +125,8 @@ func awaitRecovery(t *testing.T, c *cluster, label string) {
 	}
 }
 
-// testFailover kills one of two upstreams: nobody gets a SERVFAIL, whether the
-// dead one refuses or is silent.
+// testFailover kills one of two upstreams. No client gets SERVFAIL, whether the
+// dead upstream refuses packets or is silent.
 func testFailover(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -162,6 +163,6 @@ func testFailover(t *testing.T) {
 	burst("again", 8)
 	after, _ := c.node.Scrape(t, metrics).Sum("coredns_forward_requests_total", "to="+ip1+":53")
 	if after <= before {
-		t.Errorf("the revived upstream is not asked: %v queries before, %v after", before, after)
+		t.Errorf("no queries to the restarted upstream: %v before, %v after", before, after)
 	}
 }

@@ -10,24 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BPFFS is where OwnBPFFS mounts.
+// BPFFS is where OwnBPFFS mounts its file system.
 const BPFFS = "/sys/fs/bpf"
 
 const envMounted = "NODENS_LAB_BPFFS"
 
-// OwnBPFFS is for TestMain: it starts the test binary again in a mount namespace
-// with a BPF file system of its own, where it may. What the tests pin goes when
-// they end, however they end.
+// OwnBPFFS starts the test binary again in a mount namespace with its own BPF
+// file system, if it may. TestMain calls it. The kernel removes what the tests
+// pin when they end.
 func OwnBPFFS() {
 	if os.Geteuid() != 0 || os.Getenv(envMounted) != "" {
 		return
 	}
 	if err := reexecMounted(); err != nil {
-		fmt.Fprintln(os.Stderr, "no BPF file system of our own:", err)
+		fmt.Fprintln(os.Stderr, "no own BPF file system:", err)
 	}
 }
 
-// reexecMounted does not return unless it fails.
+// reexecMounted returns only if it fails.
 func reexecMounted() error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
@@ -42,7 +42,7 @@ func reexecMounted() error {
 	return syscall.Exec("/proc/self/exe", os.Args, append(os.Environ(), envMounted+"=1"))
 }
 
-// NeedBPF skips the test where programs cannot be loaded or pinned.
+// NeedBPF skips the test if programs cannot be loaded or pinned.
 func NeedBPF(t testing.TB) {
 	t.Helper()
 	NeedRoot(t)

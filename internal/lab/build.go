@@ -12,15 +12,15 @@ import (
 	"testing"
 )
 
-// daemonPackage is what Nodens builds; its path holds anywhere in the module.
+// daemonPackage is the package that Nodens builds.
 const daemonPackage = "github.com/nodens-dns/nodens/cmd/nodens"
 
-// programs is the folder of what Programs build. Main sets it once.
+// programs is the directory of the built Programs. Main sets it once.
 var programs string
 
-// Main runs the tests of m with a folder for the Programs that they build,
-// removes it, and returns the exit status. In a process that GoLookup describes it
-// looks up names instead.
+// Main runs the tests of m with a directory for the Programs that they build,
+// removes it, and returns the exit status. In a process that GoLookup describes
+// it looks up names instead.
 func Main(m *testing.M) int {
 	if names, ok := os.LookupEnv(envLookup); ok {
 		goLookups(strings.Fields(names))
@@ -36,13 +36,13 @@ func Main(m *testing.M) int {
 	return m.Run()
 }
 
-// Program is built when a test first asks for its Path, once for all tests of a
-// package whose TestMain calls Main.
+// Program is built at the first call of Path, once for all tests of a package
+// whose TestMain calls Main.
 type Program struct {
 	built func() (string, error)
 }
 
-// newProgram makes a Program of the given name; build puts it at path.
+// newProgram makes a Program with the given name; build writes it to path.
 func newProgram(name string, build func(path string) error) *Program {
 	return &Program{sync.OnceValues(func() (string, error) {
 		dir, err := os.MkdirTemp(programs, "")
@@ -54,7 +54,7 @@ func newProgram(name string, build func(path string) error) *Program {
 	})}
 }
 
-// Path is where the program is, built now if it is not yet.
+// Path builds the program if needed and returns its path.
 func (p *Program) Path(t testing.TB) string {
 	t.Helper()
 	path, err := p.built()
@@ -64,19 +64,19 @@ func (p *Program) Path(t testing.TB) string {
 	return path
 }
 
-// Nodens is the daemon, built with flags of go build.
+// Nodens is the daemon, built with the given flags of go build.
 func Nodens(flags ...string) *Program {
 	return newProgram("nodens", func(path string) error { return goBuild(path, nil, flags...) })
 }
 
-// ReleaseNodens is the daemon built as releases are, without cgo: only then can
-// it give up privileges.
+// ReleaseNodens is the daemon built as releases are, without cgo. Only this build
+// drops privileges.
 func ReleaseNodens() *Program {
 	return newProgram("nodens", func(path string) error { return goBuild(path, []string{"CGO_ENABLED=0"}) })
 }
 
-// RaceNodens is the daemon, race-checked where that works: where there is no C
-// compiler, or the race runtime does not run, it is a plain one.
+// RaceNodens is the daemon with the race detector. Without a C compiler, or if
+// the race runtime does not run, it is a plain build.
 func RaceNodens() *Program {
 	return newProgram("nodens", func(path string) error {
 		err := goBuild(path, nil, "-race")
@@ -93,10 +93,10 @@ func RaceNodens() *Program {
 //go:embed testdata/*.c
 var sources embed.FS
 
-// Glibc is a C program of testdata, such as "client", with glibc.
+// Glibc is a C program of testdata, such as "client", linked with glibc.
 func Glibc(name string) *Program { return cProgram(name, "gcc") }
 
-// Musl is the same with musl, statically linked.
+// Musl is the same program, linked statically with musl.
 func Musl(name string) *Program { return cProgram(name, "musl-gcc", "-static") }
 
 func cProgram(name, compiler string, flags ...string) *Program {

@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// Certificate makes a self-signed certificate for host, a name or an IP address,
-// that is valid until the given time, and its PEM form.
+// Certificate makes a self-signed certificate for host, a name or an IP address.
+// It returns the certificate, which is valid until the given time, and its PEM
+// form.
 func Certificate(t testing.TB, host string, until time.Time) (tls.Certificate, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

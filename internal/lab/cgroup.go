@@ -24,7 +24,7 @@ func CgroupMount(t testing.TB) string {
 	return ""
 }
 
-// FindMount finds a mount of a type with a super block option, see
+// FindMount finds a mount by its type and a super block option, see
 // proc_pid_mountinfo(5).
 func FindMount(t testing.TB, fsType, option string) (string, bool) {
 	t.Helper()
@@ -58,8 +58,8 @@ func NewKubepods(t testing.TB) string {
 	return MakeCgroup(t, filepath.Join(root, "kubepods"))
 }
 
-// MakeCgroup makes a cgroup that goes with the test, after the processes that the
-// test starts in it from here on.
+// MakeCgroup makes a cgroup. The test removes it at its end, after the processes
+// that it starts later.
 func MakeCgroup(t testing.TB, dir string) string {
 	t.Helper()
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -69,8 +69,8 @@ func MakeCgroup(t testing.TB, dir string) string {
 	return dir
 }
 
-// removeCgroup waits for processes that are about to end: one that was killed
-// closes its files, by which we notice, before it leaves its cgroup.
+// removeCgroup waits for processes that are ending: a killed process closes its
+// files before it leaves its cgroup.
 func removeCgroup(t testing.TB, dir string) {
 	t.Helper()
 	for late := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {

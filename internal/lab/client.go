@@ -8,26 +8,26 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Patience bounds the wait for one reply. It is longer than any stub's, so
-// that what runs into it is lost.
+// Patience is the timeout of one query. It is longer than that of any stub
+// resolver, so a query that runs into it is lost.
 const Patience = 20 * time.Second
 
-// Query is a question for name with RD set.
+// Query returns a query for name with RD set.
 func Query(name string, qtype uint16) *dns.Msg {
 	return new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype)
 }
 
-// Ask sends q from inside the namespace, once, over network "udp" or "tcp".
+// Ask sends q once from inside the namespace over network, "udp" or "tcp".
 func (n *Netns) Ask(t testing.TB, network, server string, q *dns.Msg) *dns.Msg {
 	t.Helper()
 	r, err := n.TryAsk(t, network, server, q)
 	if err != nil {
-		t.Fatalf("%s asks %s over %s for %s: %v", n.Name, server, network, q.Question[0].String(), err)
+		t.Fatalf("from %s to %s over %s, %s: %v", n.Name, server, network, q.Question[0].String(), err)
 	}
 	return r
 }
 
-// TryAsk is Ask for when there may be no reply.
+// TryAsk is Ask for a query that may get no reply.
 func (n *Netns) TryAsk(t testing.TB, network, server string, q *dns.Msg) (*dns.Msg, error) {
 	t.Helper()
 	c, err := n.DialContext(t.Context(), network, server)
@@ -55,7 +55,7 @@ func AskOn(c net.Conn, q *dns.Msg) (*dns.Msg, error) {
 	}
 }
 
-// Data is the RDATA of the answer's records of the given type, in order.
+// Data returns the RDATA of the answer's records of the given type, in order.
 func Data(r *dns.Msg, rrtype uint16) []string {
 	var list []string
 	for _, rr := range r.Answer {

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CNIMode is how the CNI routes what leaves a pod; it mirrors enum mode of
+// CNIMode is how the CNI routes packets from a pod. It mirrors enum mode of
 // lab.bpf.c.
 type CNIMode uint32
 
-// Cilium's ways: through the host's stack; by FIB look-up since 1.16.5; without
-// it; and by FIB look-up or else the stack, since 1.18.2.
+// The modes of Cilium: the host's stack; a FIB lookup, since 1.16.5; neither; and
+// a FIB lookup that falls back to the stack, since 1.18.2.
 const (
 	RouteLegacy CNIMode = iota
 	RouteFIB
@@ -26,24 +26,24 @@ const (
 	RouteFIBOrStack
 )
 
-// Where things are on a CNINode.
+// Addresses on a CNINode.
 const (
 	PodIP      = "10.0.1.5"
-	ClusterDNS = "10.96.0.10" // a Service's address
-	Endpoint   = "10.0.2.7"   // an endpoint's
+	ClusterDNS = "10.96.0.10" // the address of a Service
+	Endpoint   = "10.0.2.7"   // the address of an endpoint
 )
 
-// CNINode is a node with a pod behind a veth that the CNI's program watches, and
-// the network outside.
+// CNINode is a node with a pod and the network outside. The CNI's program handles
+// what the pod's veth receives.
 //
 //	pod 10.0.1.5 ── lxc0 │ node │ up0 10.0.0.1 ── 10.0.0.2 │ outside
 //
-// The node has 10.0.1.1, the pods' gateway; outside are two DNS servers that
-// answer questions for an IPv4 address with their own.
+// The node has 10.0.1.1, the pod's gateway. Outside are two DNS servers that
+// answer A queries with their own address.
 type CNINode struct {
 	Pod, Node, Outside *Netns
 	Kubepods           string // the cgroup of all pods
-	PodCgroup          string // of the one pod
+	PodCgroup          string // the cgroup of the pod
 	Cluster, Core      *Upstream
 	objs               cniObjects
 }
@@ -55,8 +55,8 @@ type cniObjects struct {
 	Leaked   *ebpf.Map     `ebpf:"leaked"`
 }
 
-// NewCNINode makes a node where vip, an IPv4 address that the test or a daemon
-// puts on the node, is what pods ask.
+// NewCNINode makes a node whose pods use vip as nameserver. The test or a daemon
+// puts vip, an IPv4 address, on the node.
 func NewCNINode(t testing.TB, mode CNIMode, vip string) *CNINode {
 	t.Helper()
 	NeedBPF(t)
@@ -96,7 +96,7 @@ func (n *CNINode) wire(t testing.TB) {
 	n.Outside.AddRoute(t, "10.0.1.0/24", NodeIP)
 }
 
-// AddLinkRoute routes dst, a prefix, to neighbours on a link.
+// AddLinkRoute routes dst, a prefix, to the neighbours on a link.
 func (n *Netns) AddLinkRoute(t testing.TB, dst, link string) {
 	t.Helper()
 	n.must(t, "add route to "+dst, func() error {
@@ -112,8 +112,8 @@ func (n *Netns) AddLinkRoute(t testing.TB, dst, link string) {
 	})
 }
 
-// attach puts the CNI's program on what the pod sends, and a counter of what
-// arrives for the VIP outside.
+// attach puts the CNI's program on the pod's link, and a counter of packets to
+// the VIP outside.
 func (n *CNINode) attach(t testing.TB, mode CNIMode, vip string) {
 	t.Helper()
 	spec, err := ebpf.LoadCollectionSpec(cniObject())
@@ -147,7 +147,8 @@ func (n *CNINode) attach(t testing.TB, mode CNIMode, vip string) {
 	n.Outside.AttachIngress(t, "eth0", n.objs.CountVIP)
 }
 
-// cniObject is compiled and committed beside the tests of package bpf.
+// cniObject is the path of an object that is compiled and committed in package
+// bpf.
 func cniObject() string {
 	name := "lab_bpfel_test.o"
 	if binary.NativeEndian.Uint16([]byte{0, 1}) == 1 {
@@ -156,13 +157,14 @@ func cniObject() string {
 	return filepath.Join("..", "..", "bpf", name)
 }
 
-// word is an IPv4 address as it lies in memory.
+// word is an IPv4 address in network byte order, as the program reads it from
+// memory.
 func word(ip string) uint32 {
 	raw := netip.MustParseAddr(ip).As4()
 	return binary.NativeEndian.Uint32(raw[:])
 }
 
-// AttachIngress attaches a program to what a link receives.
+// AttachIngress attaches a program to the packets that a link receives.
 func (n *Netns) AttachIngress(t testing.TB, link string, prog *ebpf.Program) {
 	t.Helper()
 	n.must(t, "attach to "+link, func() error {
@@ -186,11 +188,11 @@ func (n *Netns) AttachIngress(t testing.TB, link string, prog *ebpf.Program) {
 	})
 }
 
-// Dropped is the number of packets that the CNI dropped because a FIB look-up
-// ended with a code of BPF_FIB_LKUP_RET_*.
+// Dropped is the number of packets that the CNI dropped because a FIB lookup
+// returned the given code, BPF_FIB_LKUP_RET_*.
 func (n *CNINode) Dropped(t testing.TB, code uint32) uint64 { return counted(t, n.objs.Dropped, code) }
 
-// Leaked is the number of packets for the VIP that have left the node.
+// Leaked is the number of packets to the VIP that left the node.
 func (n *CNINode) Leaked(t testing.TB) uint64 { return counted(t, n.objs.Leaked, 0) }
 
 func counted(t testing.TB, m *ebpf.Map, key uint32) (n uint64) {

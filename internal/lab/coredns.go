@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// coreDNSVersion is the release that answers are compared with.
+// coreDNSVersion is the release that tests compare with.
 const coreDNSVersion = "v1.14.7"
 
-// coreDNSEnv names a CoreDNS binary to be used instead of a built one.
+// coreDNSEnv names a CoreDNS binary to use instead of building one.
 const coreDNSEnv = "NODENS_TEST_COREDNS"
 
-// CoreDNS returns the path of a CoreDNS binary. It is built when it is first
-// needed and kept in the user's cache directory.
+// CoreDNS returns the path of a CoreDNS binary. It is built at the first use and
+// kept in the user's cache directory.
 func CoreDNS(t testing.TB) string {
 	t.Helper()
 	path, err := coreDNS()
@@ -49,8 +49,8 @@ var coreDNS = sync.OnceValues(func() (string, error) {
 	return path, installCoreDNS(path)
 })
 
-// installCoreDNS puts it at path whole: the go command may write to its target bit
-// by bit.
+// installCoreDNS builds elsewhere and renames to path, because the go command may
+// write its target in several steps.
 func installCoreDNS(path string) error {
 	tmp, err := os.MkdirTemp(filepath.Dir(path), "build-")
 	if err != nil {
@@ -66,8 +66,7 @@ func installCoreDNS(path string) error {
 	return os.Rename(filepath.Join(tmp, "coredns"), path)
 }
 
-// lockDir makes dir and keeps other test binaries, which run at the same time,
-// from what they do there until unlock.
+// lockDir makes dir and locks it against other test binaries until unlock.
 func lockDir(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err

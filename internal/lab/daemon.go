@@ -16,21 +16,20 @@ type Daemon struct {
 	Conf  string // path of its Corefile
 }
 
-// DaemonOptions say how to start nodens.
+// DaemonOptions are the options of StartDaemon.
 type DaemonOptions struct {
 	Binary   string
 	Netns    *Netns
-	Corefile string   // its text; written to a file unless Conf is set
+	Corefile string   // text; written to a file unless Conf is set
 	Conf     string   // path of a Corefile that the test manages itself
 	Args     []string // besides -conf
-	Env      []string // on top of the environment
+	Env      []string // added to the environment
 	Binds    map[string]string
 	Cgroup   string // see Command
 }
 
-// StartDaemon starts nodens, waits until it says that it listens, and holds it
-// at the end of the test to have ended on SIGTERM with status 0, without a
-// panic or a data race.
+// StartDaemon starts nodens and waits until it listens. At the end of the test it
+// sends SIGTERM and expects status 0 and no panic or data race.
 func StartDaemon(t testing.TB, o DaemonOptions) *Daemon {
 	t.Helper()
 	if o.Conf == "" {
@@ -46,7 +45,7 @@ func StartDaemon(t testing.TB, o DaemonOptions) *Daemon {
 
 var faults = regexp.MustCompile(`panic|DATA RACE|fatal error|goroutine \d+ \[`)
 
-// finish ends the daemon, if the test has not, and judges how it went.
+// finish ends the daemon, if it is still running, and checks its status and log.
 func (d *Daemon) finish(t testing.TB) {
 	t.Helper()
 	select {
@@ -63,11 +62,11 @@ func (d *Daemon) finish(t testing.TB) {
 	}
 }
 
-// CheckLog fails the test if the log tells of a panic or a data race.
+// CheckLog fails the test if the log has a panic or a data race.
 func (d *Daemon) CheckLog(t testing.TB) {
 	t.Helper()
 	if s := faults.FindString(d.Err.Text()); s != "" {
-		t.Errorf("the log has %q:\n%s", s, tail(d.Err.Text(), 120))
+		t.Errorf("the log contains %q:\n%s", s, tail(d.Err.Text(), 120))
 	}
 }
 
@@ -85,7 +84,7 @@ func WriteFile(t testing.TB, path, text string) string {
 	return path
 }
 
-// ReplaceFile writes text beside path and renames it into place.
+// ReplaceFile writes text to a new file and renames it to path.
 func ReplaceFile(t testing.TB, path, text string) {
 	t.Helper()
 	WriteFile(t, path+".new", text)

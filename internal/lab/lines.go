@@ -10,18 +10,17 @@ import (
 	"time"
 )
 
-// Lines is what a process has written so far, line by line. It can be waited
-// on.
+// Lines is the output of a process so far, by line. WaitFor waits for a line.
 type Lines struct {
 	mu    sync.Mutex
 	all   []string
 	ended bool
-	news  chan struct{} // closed and replaced when something changes
+	news  chan struct{} // closed and replaced at every change
 }
 
 func newLines() *Lines { return &Lines{news: make(chan struct{})} }
 
-// read takes lines from r until it ends.
+// read reads lines from r until it ends.
 func (l *Lines) read(r io.Reader) {
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, 1<<20)
@@ -40,41 +39,40 @@ func (l *Lines) update(f func()) {
 	l.news = make(chan struct{})
 }
 
-// since returns the lines from the given one on, whether there will be more,
-// and a channel that is closed when that changes.
+// since returns the lines from the given one on, whether more can come, and a
+// channel that is closed at the next change.
 func (l *Lines) since(from int) ([]string, bool, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.all[from:], !l.ended, l.news
 }
 
-// Mark is the number of lines so far: what Await starts from.
+// Mark is the number of lines so far, for WaitFor.
 func (l *Lines) Mark() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.all)
 }
 
-// Text is everything so far.
+// Text is the output so far.
 func (l *Lines) Text() string {
 	all, _, _ := l.since(0)
 	return strings.Join(all, "\n")
 }
 
-// Await waits for a line from mark on that matches the regular expression and
-// returns it. Without one in time the test fails and shows what there was.
+// WaitFor waits for a line that matches the regular expression, starting at line
+// mark, and returns it. After a timeout it fails the test and shows the lines.
 func (l *Lines) WaitFor(t testing.TB, mark int, pattern string) string {
 	t.Helper()
 	return l.WaitForRetrying(t, mark, pattern, patience, func() {})
 }
 
-// patience is how long a line, and what else is bound to come, may take on a
-// machine that compiles a package beside.
+// patience is the timeout for a line and for the end of a process. It allows for
+// a machine that compiles a package at the same time.
 const patience = time.Minute
 
-// WaitForRetrying is Await for a line that has to be provoked by what may lose its
-// effect: push is called at once and again each time that no line has come for
-// the given duration.
+// WaitForRetrying is WaitFor for a line whose cause may get lost: it calls push
+// at once, and again each time that no line has come for the given duration.
 func (l *Lines) WaitForRetrying(t testing.TB, mark int, pattern string, every time.Duration, push func()) string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory is a cgroup that limits memory, v2 or v1.
+// Memory is a cgroup v2 or v1 that limits memory.
 type Memory struct {
 	Dir          string
-	limit, usage string // files
+	limit, usage string // file names
 	unlimited    string
 }
 
-// NewMemory makes one that goes with the test, as by MakeCgroup.
+// NewMemory makes a Memory, as MakeCgroup does.
 func NewMemory(t testing.TB) *Memory {
 	t.Helper()
 	NeedRoot(t)
@@ -31,14 +31,15 @@ func NewMemory(t testing.TB) *Memory {
 	if !ok {
 		Skip(t, "no cgroup hierarchy is mounted")
 	}
-	// Not in its controllers: v2 has no memory here.
+	// The file system is cgroup v2 without the memory controller.
 	if err := os.WriteFile(filepath.Join(mount, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
 		Skip(t, fmt.Sprintf("no memory cgroups: %v", err))
 	}
 	return &Memory{MakeCgroup(t, filepath.Join(mount, name)), "memory.max", "memory.current", "max"}
 }
 
-// Used is what its processes take, in octets, files among it.
+// Used is the memory in use by the group's processes, in bytes, including file
+// pages.
 func (m *Memory) Used(t testing.TB) int64 {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(m.Dir, m.usage))
@@ -52,7 +53,8 @@ func (m *Memory) Used(t testing.TB) int64 {
 	return n
 }
 
-// IdleFiles is what the kernel can have back by dropping files, in octets.
+// IdleFiles is the memory that the kernel can free by dropping file pages, in
+// bytes.
 func (m *Memory) IdleFiles(t testing.TB) int64 {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(m.Dir, "memory.stat"))
@@ -68,14 +70,14 @@ func (m *Memory) IdleFiles(t testing.TB) int64 {
 	return idle
 }
 
-// Limit sets the limit, in octets. Where v1 cannot shrink to it, since more has been
-// taken meanwhile, it stays as it was.
+// Limit sets the limit in bytes. If more is in use and cgroup v1 cannot reclaim
+// it, the limit does not change.
 func (m *Memory) Limit(t testing.TB, octets int64) {
 	t.Helper()
 	m.set(t, strconv.FormatInt(octets, 10))
 }
 
-// Unlimit takes the limit away.
+// Unlimit removes the limit.
 func (m *Memory) Unlimit(t testing.TB) {
 	t.Helper()
 	m.set(t, m.unlimited)

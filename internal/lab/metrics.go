@@ -23,7 +23,7 @@ func (n *Netns) Get(t testing.TB, address, path string) (status int, body string
 	return status, body
 }
 
-// TryGet is Get for when there may be nobody listening.
+// TryGet is Get for a server that may not be listening.
 func (n *Netns) TryGet(ctx context.Context, address, path string) (status int, body string, err error) {
 	client := http.Client{
 		Timeout:   Patience,
@@ -45,7 +45,7 @@ func (n *Netns) TryGet(ctx context.Context, address, path string) (status int, b
 // Metrics is one scrape.
 type Metrics map[string]*dto.MetricFamily
 
-// Scrape reads the metrics that address offers.
+// Scrape reads the metrics from address.
 func (n *Netns) Scrape(t testing.TB, address string) Metrics {
 	t.Helper()
 	status, body := n.Get(t, address, "/metrics")
@@ -55,14 +55,14 @@ func (n *Netns) Scrape(t testing.TB, address string) Metrics {
 	p := expfmt.NewTextParser(model.LegacyValidation)
 	m, err := p.TextToMetricFamilies(strings.NewReader(body))
 	if err != nil {
-		t.Fatalf("metrics of %s do not parse: %v", address, err)
+		t.Fatalf("parse metrics of %s: %v", address, err)
 	}
 	return m
 }
 
-// Sum adds up the counters and gauges (of histograms: the counts) of the
-// family whose labels contain all the given ones, written as name=value. ok
-// tells whether there was any.
+// Sum adds up the counters, the gauges and the counts of histograms in family
+// whose labels contain all the given ones, written as name=value. ok reports
+// whether there was one.
 func (m Metrics) Sum(family string, labels ...string) (sum float64, ok bool) {
 	f := m[family]
 	if f == nil {
@@ -91,8 +91,8 @@ func hasLabels(m *dto.Metric, labels []string) bool {
 	return true
 }
 
-// WaitForMetric waits until the sum of a metric is want. There is no signal for
-// that: it scrapes again and again.
+// WaitForMetric scrapes until the sum of a metric is want: there is no signal to
+// wait for.
 func (n *Netns) WaitForMetric(t testing.TB, address string, want float64, family string, labels ...string) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)

@@ -6,12 +6,11 @@ import (
 	"testing"
 )
 
-// Skip ends the test: as skipped on a developer's machine, as failed where
-// CI=true says that everything must be there.
+// Skip skips the test, or fails it if CI=true says that everything must run.
 func Skip(t testing.TB, reason string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
-		t.Fatal("must not be skipped in CI: " + reason)
+		t.Fatal("skipped in CI:  " + reason)
 	}
 	t.Skip(reason)
 }
@@ -26,7 +25,7 @@ func NeedTools(t testing.TB, names ...string) {
 	}
 }
 
-// NeedRoot skips the test unless it may make namespaces.
+// NeedRoot skips the test unless it runs as root.
 func NeedRoot(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -15,9 +15,9 @@ import (
 )
 
 // Netns is a network namespace with loopback up. It lives until the end of the
-// test that made it and of the processes in it.
+// test and of the processes in it.
 type Netns struct {
-	Name string // for messages only
+	Name string // for messages
 	f    *os.File
 	pods int // made by AddPod
 }
@@ -62,12 +62,12 @@ func newNetns() (f *os.File, err error) {
 	return f, err
 }
 
-// threadNetns is the network namespace of the thread that opens it.
+// threadNetns refers to the network namespace of the thread that opens it.
 const threadNetns = "/proc/thread-self/ns/net"
 
-// elsewhere calls f on a thread that may change its network namespace, and
-// brings the thread home. The thread must not end instead: the processes that
-// it has started would be killed.
+// elsewhere calls f on a thread that may change its network namespace, and then
+// restores the thread's namespace. The thread must not end, because the kernel
+// would kill the processes that it started.
 func elsewhere(f func() error) error {
 	home, err := os.Open(threadNetns)
 	if err != nil {
@@ -76,8 +76,8 @@ func elsewhere(f func() error) error {
 	defer home.Close()
 	runtime.LockOSThread()
 	defer func() {
-		// A thread that cannot go home stays locked, so that no other
-		// goroutine runs in the wrong place.
+		// If that fails, the thread stays locked, so that no other goroutine runs
+		// in the wrong namespace.
 		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
@@ -155,7 +155,7 @@ func WaitLocalRoute(ip net.IP) error {
 	return fmt.Errorf("no local route of %v", ip)
 }
 
-// AddRoute routes dst, a prefix, by way of a neighbour.
+// AddRoute routes dst, a prefix, through a neighbour.
 func (n *Netns) AddRoute(t testing.TB, dst, via string) {
 	t.Helper()
 	n.must(t, "add route to "+dst, func() error {
@@ -201,8 +201,8 @@ func (n *Netns) Join(t testing.TB, link string, prefixes []string, peer *Netns, 
 	peer.AddAddrs(t, peerLink, peerPrefixes...)
 }
 
-// DialContext connects from inside the namespace. address has an IP address,
-// not a name.
+// DialContext connects from inside the namespace. address has an IP address, not
+// a name.
 func (n *Netns) DialContext(ctx context.Context, network, address string) (c net.Conn, err error) {
 	derr := n.Do(func() error {
 		d := net.Dialer{Timeout: 10 * time.Second, FallbackDelay: -1}
@@ -212,8 +212,8 @@ func (n *Netns) DialContext(ctx context.Context, network, address string) (c net
 	return c, derr
 }
 
-// Dial connects from inside the namespace; the connection is closed at the end
-// of the test at the latest.
+// Dial connects from inside the namespace. The connection is closed at the end of
+// the test.
 func (n *Netns) Dial(t testing.TB, network, address string) net.Conn {
 	t.Helper()
 	c, err := n.DialContext(t.Context(), network, address)

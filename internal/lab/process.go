@@ -12,19 +12,20 @@ import (
 	"time"
 )
 
-// Command is a program to be run in a namespace.
+// Command is a program that runs in a namespace.
 type Command struct {
 	Netns *Netns
 	Args  []string          // the program and its arguments
-	Binds map[string]string // files of the host that the program sees replaced: path → replacement
-	Env   []string          // on top of the environment
-	Forks bool              // run it in a PID namespace and a process group, so that what it forks ends with it
-	// Cgroup is the directory of the cgroup v2 to run in; empty: the test's.
+	Binds map[string]string // bind mounts that only the program sees: path → replacement
+	Env   []string          // added to the environment
+	Forks bool              // run it in a PID namespace and a process group, so that its children end with it
+	// Cgroup is the directory of its cgroup v2. If it is empty, it runs in the
+	// test's.
 	Cgroup string
 }
 
-// args wraps the program so that its mounts are its own. The process that runs
-// in the end has the pid that was started.
+// args wraps the program in a mount namespace. The program runs with the PID that
+// was started.
 func (c Command) args() []string {
 	if len(c.Binds) == 0 {
 		return c.Args
@@ -40,7 +41,7 @@ func (c Command) args() []string {
 func (c Command) cmd(ctx context.Context) *exec.Cmd {
 	args := c.args()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	// A race-checked program waits for a second at its end, unless told not to.
+	// By default a race-checked program sleeps for a second when it exits.
 	cmd.Env = slices.Concat(os.Environ(), []string{"GORACE=atexit_sleep_ms=0"}, c.Env)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if c.Forks {
@@ -63,7 +64,7 @@ func (c Command) start(cmd *exec.Cmd) error {
 	return c.Netns.Do(cmd.Start)
 }
 
-// Output runs the program to its end and returns its standard output, its
+// Output runs the program until it ends and returns its standard output, its
 // standard error and its exit status.
 func (c Command) Output(t testing.TB) (stdout, stderr string, status int) {
 	t.Helper()
@@ -87,10 +88,10 @@ func (c Command) Output(t testing.TB) (stdout, stderr string, status int) {
 type Process struct {
 	Out, Err *Lines
 	cmd      *exec.Cmd
-	done     chan struct{} // closed when it has ended and been waited for
+	done     chan struct{} // closed after the process has ended and its output is read
 }
 
-// Start starts the program; it is killed at the end of the test at the latest.
+// Start starts the program. It is killed at the end of the test.
 func (c Command) Start(t testing.TB) *Process {
 	t.Helper()
 	p := &Process{Out: newLines(), Err: newLines(), done: make(chan struct{})}
@@ -126,8 +127,7 @@ func (p *Process) Signal(t testing.TB, s os.Signal) {
 	}
 }
 
-// SignalAll sends a signal to a process started with Forks and to all that it
-// has forked.
+// SignalAll sends a signal to the process group of a process started with Forks.
 func (p *Process) SignalAll(t testing.TB, s syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(-p.cmd.Process.Pid, s); err != nil {
@@ -135,13 +135,13 @@ func (p *Process) SignalAll(t testing.TB, s syscall.Signal) {
 	}
 }
 
-// Kill ends the process the hard way and waits for it.
+// Kill sends SIGKILL and waits for the end.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
 
-// PID is the process's; it may have ended.
+// PID is the process ID, also after the process has ended.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Done is closed when the process has ended.
@@ -153,7 +153,7 @@ func (p *Process) Wait(t testing.TB) int {
 	select {
 	case <-p.done:
 	case <-time.After(patience):
-		t.Fatalf("%v does not end:\n%s", p.cmd.Args, p.Err.Text())
+		t.Fatalf("%v did not end:\n%s", p.cmd.Args, p.Err.Text())
 	}
 	return p.cmd.ProcessState.ExitCode()
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// StartDnsmasq runs dnsmasq with the given configuration lines on address, an
-// IP address of the namespace, port 53. It reads nothing of the host's.
+// StartDnsmasq runs dnsmasq with the given configuration lines on port 53 of
+// address, an IP address of the namespace. It reads no file of the host.
 func StartDnsmasq(t testing.TB, n *Netns, address, config string) *Process {
 	t.Helper()
 	NeedTools(t, "dnsmasq")
@@ -17,8 +17,8 @@ func StartDnsmasq(t testing.TB, n *Netns, address, config string) *Process {
 	return p
 }
 
-// StartUnbound runs unbound on address, an IP address of the namespace, port
-// 53. server is added to its server clause, rest to the file.
+// StartUnbound runs unbound on port 53 of address, an IP address of the
+// namespace. server is added to its server clause, rest to the file.
 func StartUnbound(t testing.TB, n *Netns, address, server, rest string) *Process {
 	t.Helper()
 	NeedTools(t, "unbound")

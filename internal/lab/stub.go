@@ -31,7 +31,7 @@ func Etc(t testing.TB, resolvConf string) map[string]string {
 // Lookup is the result of one lookup by a stub resolver.
 type Lookup struct {
 	Data []string // addresses, or the name of an address; sorted
-	Err  string   // in the stub's words; empty: found
+	Err  string   // the stub's error; empty if it found data
 	Took time.Duration
 }
 

@@ -17,18 +17,18 @@ type Seen struct {
 	Msg   *dns.Msg
 }
 
-// Upstream is a DNS server that the test scripts.
+// Upstream is a DNS server with scripted answers.
 type Upstream struct {
 	answer func(q *dns.Msg) *dns.Msg
 
 	mu   sync.Mutex
 	seen []Seen
-	news chan struct{} // closed and replaced with every query
+	news chan struct{} // closed and replaced at every query
 }
 
-// StartUpstream serves address, host:port inside the namespace, over UDP and
-// TCP until the end of the test. answer is called concurrently; its nil is
-// silence.
+// StartUpstream serves address, host:port inside the namespace, over UDP and TCP
+// until the end of the test. It calls answer concurrently. If answer returns nil,
+// it sends no reply.
 func StartUpstream(t testing.TB, n *Netns, address string, answer func(q *dns.Msg) *dns.Msg) *Upstream {
 	t.Helper()
 	u := &Upstream{answer: answer, news: make(chan struct{})}
@@ -77,8 +77,7 @@ func (u *Upstream) note(proto string, from net.Addr, q *dns.Msg) {
 	u.news = make(chan struct{})
 }
 
-// Seen returns the queries for name received so far, or all of them if name is
-// empty.
+// Seen returns the queries for name so far, or all queries if name is empty.
 func (u *Upstream) Seen(name string) []Seen {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -91,7 +90,7 @@ func (u *Upstream) Seen(name string) []Seen {
 	return list
 }
 
-// Await waits for a query for name.
+// WaitFor waits for a query for name and returns the first one.
 func (u *Upstream) WaitFor(t testing.TB, name string) Seen {
 	t.Helper()
 	for {
@@ -104,20 +103,20 @@ func (u *Upstream) WaitFor(t testing.TB, name string) Seen {
 		select {
 		case <-news:
 		case <-t.Context().Done():
-			t.Fatalf("no query for %s came", name)
+			t.Fatalf("no query for %s", name)
 		}
 	}
 }
 
-// Reply is an authoritative-looking answer to q with the given records, in
-// master file form.
+// Reply answers q with the given records in master file form, with RA and an OPT
+// record if q has one.
 func Reply(q *dns.Msg, records ...string) *dns.Msg {
 	r := new(dns.Msg).SetReply(q)
 	r.RecursionAvailable = true
 	for _, s := range records {
 		rr, err := dns.NewRR(s)
 		if err != nil {
-			panic(err) // a record written in a test
+			panic(err) // a mistake in the test
 		}
 		r.Answer = append(r.Answer, rr)
 	}
@@ -127,8 +126,8 @@ func Reply(q *dns.Msg, records ...string) *dns.Msg {
 	return r
 }
 
-// ReplyAddress answers a question for an IPv4 address with ip, for an IPv6 address
-// with 2001:db8::1, and others with no data.
+// ReplyAddress answers an A query with ip, an AAAA query with 2001:db8::1, and
+// others with no data.
 func ReplyAddress(q *dns.Msg, ip string) *dns.Msg {
 	name := q.Question[0].Name
 	switch q.Question[0].Qtype {
@@ -140,8 +139,8 @@ func ReplyAddress(q *dns.Msg, ip string) *dns.Msg {
 	return Denial(q, dns.RcodeSuccess, name)
 }
 
-// Denial is a negative answer to q with rcode NOERROR or NXDOMAIN and the SOA
-// of zone.
+// Denial is a negative answer to q: rcode NOERROR or NXDOMAIN, and the SOA of
+// zone.
 func Denial(q *dns.Msg, rcode int, zone string) *dns.Msg {
 	r := Reply(q)
 	r.Rcode = rcode

@@ -29,7 +29,7 @@ func playAsk(t *testing.T, g group) func(*testing.T, *stage) {
 			w(t, r)
 		}
 		if t.Failed() {
-			t.Fatalf("%v was answered with (%d octets)\n%v", g.head, r.size, r.msg)
+			t.Fatalf("reply to %v (%d bytes)\n%v", g.head, r.size, r.msg)
 		}
 	}
 }
@@ -51,7 +51,7 @@ func readAsking(t *testing.T, l line) asking {
 	return a
 }
 
-// dns1 is a query for one name and type; TYPE123 is any type.
+// dns1 is a query for one name and type. TYPE123 is any type.
 func dns1(t *testing.T, l line, name, qtype string) *dns.Msg {
 	t.Helper()
 	n, ok := dns.StringToType[qtype]
@@ -96,12 +96,12 @@ func option(s string) *dns.EDNS0_LOCAL {
 	code, data, _ := strings.Cut(s, ":")
 	b, err := hex.DecodeString(data)
 	if err != nil {
-		panic(err) // a scenario's mistake
+		panic(err) // a mistake in the scenario
 	}
 	return &dns.EDNS0_LOCAL{Code: uint16(atoi(code)), Data: b}
 }
 
-// opt is the query's OPT record, added if it has none.
+// opt returns the query's OPT record, adding one if needed.
 func (a *asking) opt() *dns.OPT {
 	if a.msg.IsEdns0() == nil {
 		a.msg.SetEdns0(1232, false)
@@ -116,7 +116,7 @@ func classOf(s string) uint16 {
 	return uint16(atoi(strings.TrimPrefix(s, "CLASS")))
 }
 
-// atoi is for numbers of scenarios.
+// atoi parses a number of a scenario.
 func atoi(s string) int {
 	n, err := strconv.ParseInt(s, 0, 32)
 	if err != nil {
@@ -138,7 +138,7 @@ func optionCodes(m *dns.Msg) []string {
 	return codes
 }
 
-// edeOf is the code of m's extended error, or "none".
+// edeOf returns the code of m's extended error, or "none".
 func edeOf(m *dns.Msg) string {
 	if opt := m.IsEdns0(); opt != nil {
 		i := slices.IndexFunc(opt.Option, func(o dns.EDNS0) bool { return o.Option() == dns.EDNS0EDE })

@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "write docs/conformance.md")
 
 const document = "../../docs/conformance.md"
 
-// row is one thing that is asked of nodens.
+// row is one requirement.
 type row struct {
 	id, text string
 	tests    []string // "folder TestName"
@@ -25,11 +25,11 @@ type row struct {
 type chapter struct {
 	title string
 	rows  []row
-	notes []string // paragraphs below the table
+	notes []string // paragraphs after the table
 }
 
-// TestDocument holds that every row has a test, every scenario a row, that
-// each test named is there, and that docs/conformance.md says so.
+// TestDocument expects that every row has a test, every scenario a row, that each
+// named test exists, and that docs/conformance.md is up to date.
 func TestDocument(t *testing.T) {
 	chapters := readRows(t)
 	addScenarios(t, chapters)
@@ -58,7 +58,7 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != b.String() {
-		t.Errorf("docs/conformance.md is not what the rows and tests give; run this test with -update")
+		t.Errorf("docs/conformance.md is out of date; run this test with -update")
 	}
 }
 
@@ -82,7 +82,7 @@ func readRows(t *testing.T) []chapter {
 		default:
 			id, what, ok := strings.Cut(s, " | ")
 			if !ok {
-				t.Fatalf("rows.txt:%d: want ID | what is asked", i+1)
+				t.Fatalf("rows.txt:%d: want ID | requirement", i+1)
 			}
 			c := &list[len(list)-1]
 			c.rows = append(c.rows, row{id: id, text: strings.ReplaceAll(what, "|", `\|`)})
@@ -91,7 +91,7 @@ func readRows(t *testing.T) []chapter {
 	return list
 }
 
-// existing is "FOLDER TestName", as code, if that test is there.
+// existing returns "FOLDER TestName", formatted as code, if that test exists.
 func existing(t *testing.T, number int, s string) string {
 	t.Helper()
 	folder, name, _ := strings.Cut(s, " ")
@@ -110,12 +110,12 @@ func existing(t *testing.T, number int, s string) string {
 		found = found && err == nil
 	}
 	if !found {
-		t.Errorf("rows.txt:%d: there is no test %s", number, s)
+		t.Errorf("rows.txt:%d: no test %s", number, s)
 	}
 	return fmt.Sprintf("`%s` %s", folder, name)
 }
 
-// addScenarios gives each scenario to its row.
+// addScenarios adds each scenario to its row.
 func addScenarios(t *testing.T, chapters []chapter) {
 	t.Helper()
 	byID := map[string]*row{}

@@ -8,7 +8,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// reply is what came back, and its size in octets.
+// reply is a reply and its size in octets.
 type reply struct {
 	msg  *dns.Msg
 	size int
@@ -80,7 +80,7 @@ func expect(t *testing.T, e expectation) func(*testing.T, reply) {
 		n := number(t, e.line, arg)
 		return func(t *testing.T, r reply) {
 			if r.size > n {
-				t.Errorf("%v: has %d octets", e, r.size)
+				t.Errorf("%v: size is %d", e, r.size)
 			}
 		}
 	}

@@ -30,9 +30,9 @@ func newAnswering(t *testing.T, directives string, args ...string) (*stage, *lab
 	return s, up
 }
 
-// TestPortsAndIDs has 1,000 names missed and looks at what upstream sees: IDs
-// that do not follow each other, and ports of which each serves a few queries
-// (RFC 5452 §9.2; docs/upstreams.md says how many, and why that suffices).
+// TestPortsAndIDs causes 1,000 misses and checks the queries at the upstream: IDs
+// are not sequential, and a port serves few queries (RFC 5452 §9.2;
+// docs/upstreams.md says how many and why that suffices).
 func TestPortsAndIDs(t *testing.T) {
 	const names, clients, perPort = 1000, 8, 32
 	s, up := newAnswering(t, "")
@@ -60,23 +60,23 @@ func TestPortsAndIDs(t *testing.T) {
 		}
 		last = q.Msg.Id
 	}
-	// Of 1,000 random IDs some 8 are alike, and less than one in a thousand is
-	// one of the four that come next.
+	// Among 1,000 random IDs about 8 are equal to another, and less than one in a
+	// thousand is among the four that follow the previous one.
 	if len(ids) < names-40 || near > 8 {
-		t.Errorf("%d different IDs in %d queries, %d close to the one before", len(ids), names, near)
+		t.Errorf("%d different IDs in %d queries, %d close to the previous one", len(ids), names, near)
 	}
 	if len(ports) < names/perPort {
 		t.Errorf("%d different ports in %d queries", len(ports), names)
 	}
 	for port, n := range ports {
-		if n > 2*perPort { // the kernel may give a port out a second time
+		if n > 2*perPort { // the kernel may assign a port twice
 			t.Errorf("port %d was used %d times", port, n)
 		}
 	}
 }
 
-// TestTCPConnections: a client has as many connections as it may and no more,
-// and they serve on meanwhile (RFC 7766 §6.2.2).
+// TestTCPConnections: a client can open as many connections as the limit allows
+// and no more, and nodens keeps serving them (RFC 7766 §6.2.2).
 func TestTCPConnections(t *testing.T) {
 	const limit = 3
 	s, _ := newAnswering(t, "", fmt.Sprintf("-max-tcp-connections-per-client=%d", limit))
@@ -87,19 +87,19 @@ func TestTCPConnections(t *testing.T) {
 		conns = append(conns, c)
 	}
 	if !closed(t, s.netns.Dial(t, "tcp", "127.0.0.1:53")) {
-		t.Errorf("one more than %d connections is kept", limit)
+		t.Errorf("more than %d connections stay open", limit)
 	}
 	for _, c := range conns {
 		answers(t, c, "again.example.org.")
 	}
 }
 
-// TestTCPIdle: a connection on which nothing is asked is closed, by a server
-// that goes on to answer others (RFC 7766 §6.2.3).
+// TestTCPIdle: nodens closes an idle connection and keeps answering others (RFC
+// 7766 §6.2.3).
 func TestTCPIdle(t *testing.T) {
 	s, _ := newAnswering(t, "timeouts {\n idle 1s\n }")
 	if !closed(t, s.netns.Dial(t, "tcp", "127.0.0.1:53")) {
-		t.Error("an idle connection is kept")
+		t.Error("an idle connection stays open")
 	}
 	answers(t, s.netns.Dial(t, "tcp", "127.0.0.1:53"), "after.example.org.")
 }
@@ -111,7 +111,7 @@ func answers(t *testing.T, c net.Conn, name string) {
 	}
 }
 
-// closed waits for the other side to close c, and not to say anything before.
+// closed expects the other side to close c without sending data.
 func closed(t *testing.T, c net.Conn) bool {
 	t.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(lab.Patience)); err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// rule is what an upstream says to a question.
+// rule is an upstream's reply to some questions.
 type rule struct {
-	name, qtype string // * is any
-	proto       string // "" is any
-	edns        bool   // there is an OPT record
-	do, cd, ad  bool   // asked for
-	nth         int    // of those that the rest fits, from 1; 0 is any
+	name, qtype string // * matches any
+	proto       string // empty: both
+	edns        bool   // the query has an OPT record
+	do, cd, ad  bool   // set in the query
+	nth         int    // number among the queries that match the rest, from 1; 0 matches all
 
 	rcode                         int
 	flags                         []string
@@ -25,7 +25,7 @@ type rule struct {
 	first                         string
 	twice, drop, hangUp, reset    bool
 
-	fitted int // guarded by upstream.mu
+	fitted int // number of matching queries, guarded by upstream.mu
 }
 
 func readRules(t *testing.T, path, text string) []rule {
@@ -108,7 +108,7 @@ func (r *rule) reply(t *testing.T, l line) {
 	}
 }
 
-// fits reports whether the rule is about a query, and counts it.
+// fits reports whether the rule matches a query except for nth, and counts it.
 func (r *rule) fits(proto string, q *dns.Msg) bool {
 	question := q.Question[0]
 	opt := q.IsEdns0()
@@ -171,7 +171,7 @@ func number(t *testing.T, l line, s string) int {
 
 func rcode(t *testing.T, l line, s string) int {
 	t.Helper()
-	if s == "BADVERS" { // shares its number with BADSIG
+	if s == "BADVERS" { // has the same number as BADSIG
 		return dns.RcodeBadVers
 	}
 	n, ok := dns.StringToRcode[s]
@@ -181,7 +181,7 @@ func rcode(t *testing.T, l line, s string) int {
 	return n
 }
 
-// record is the one that the rest of the line is.
+// record is the record in the rest of the line.
 func record(t *testing.T, l line) dns.RR {
 	t.Helper()
 	rr, err := dns.NewRR(l.rest())

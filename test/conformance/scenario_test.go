@@ -17,7 +17,7 @@ type scenario struct {
 	steps     []step
 }
 
-// line is a line of a file, in words.
+// line is a line of a file, split into words.
 type line struct {
 	file   string
 	number int
@@ -28,16 +28,16 @@ func (l line) String() string {
 	return fmt.Sprintf("%s:%d: %s", l.file, l.number, strings.Join(l.words, " "))
 }
 
-// rest is what follows the first word.
+// rest is the text after the first word.
 func (l line) rest() string { return strings.Join(l.words[1:], " ") }
 
-// group is a line and the indented ones below it.
+// group is a line and the lines indented below it.
 type group struct {
 	head line
 	body []line
 }
 
-// readScenario reads a file. A mistake in it ends the test.
+// readScenario reads a file. A mistake in it fails the test.
 func readScenario(t *testing.T, path string) scenario {
 	t.Helper()
 	ar, err := txtar.ParseFile(path)
@@ -55,7 +55,7 @@ func readScenario(t *testing.T, path string) scenario {
 		case "steps":
 			s.steps = readSteps(t, path+" steps", text)
 		default:
-			t.Fatalf("%s: no section is called %q", path, f.Name)
+			t.Fatalf("%s: unknown section %q", path, f.Name)
 		}
 	}
 	if s.corefile == "" || len(s.steps) == 0 {
@@ -80,7 +80,8 @@ func (s *scenario) addUpstream(t *testing.T, path string, name []string, text st
 	s.upstreams[addr.String()][state] = readRules(t, path, text)
 }
 
-// groups cuts a section into heads and their bodies. # begins a comment.
+// groups splits a section into lines with their indented lines. # starts a
+// comment.
 func groups(t *testing.T, path, text string) []group {
 	t.Helper()
 	var list []group
@@ -95,7 +96,7 @@ func groups(t *testing.T, path, text string) []group {
 		case !indented:
 			list = append(list, group{head: l})
 		case len(list) == 0:
-			t.Fatalf("%v: belongs to nothing", l)
+			t.Fatalf("%v: indented, but no line before it", l)
 		default:
 			list[len(list)-1].body = append(list[len(list)-1].body, l)
 		}

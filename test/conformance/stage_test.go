@@ -17,11 +17,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
-// nodens is race-checked, with a clock that a scenario moves.
+// nodens has the race detector and a clock that a scenario moves.
 var nodens = lab.Nodens("-race", "-tags", "steppedclock")
 
-// stage is where a scenario is played: a namespace with the daemon and its
-// upstreams, all on loopback.
+// stage is where a scenario runs: a namespace with the daemon and its upstreams,
+// all on loopback.
 type stage struct {
 	netns     *lab.Netns
 	upstreams map[string]*upstream
@@ -39,7 +39,7 @@ func newStage(t *testing.T, sc scenario) *stage {
 	socket := filepath.Join(t.TempDir(), "clock")
 	lab.StartDaemon(t, lab.DaemonOptions{
 		Binary: binary, Netns: s.netns, Corefile: sc.corefile, Env: []string{"NODENS_CLOCK_SOCKET=" + socket},
-		Args: append([]string{"-hedge=false"}, sc.args...), // queries are counted, and on a busy machine a reply may be late
+		Args: append([]string{"-hedge=false"}, sc.args...), // scenarios count queries, and on a busy machine a reply may be late
 	})
 	c, err := net.Dial("unix", socket)
 	if err != nil {
@@ -67,14 +67,13 @@ func (s *stage) upstream(t *testing.T, ip string) *upstream {
 	t.Helper()
 	u := s.upstreams[ip]
 	if u == nil {
-		t.Fatalf("there is no upstream %s", ip)
+		t.Fatalf("no upstream %s", ip)
 	}
 	return u
 }
 
-// ask sends a query from a socket of its own and holds the reply to what every
-// reply has to be (RFC 1035 §4.1.1, RFC 2181 §4,
-// RFC 6891 §6.1).
+// ask sends a query from a new socket and checks what applies to every reply (RFC
+// 1035 §4.1.1, RFC 2181 §4, RFC 6891 §6.1).
 func (s *stage) ask(t *testing.T, l line, a asking) reply {
 	t.Helper()
 	q := a.msg.Copy()
@@ -97,18 +96,18 @@ func (s *stage) ask(t *testing.T, l line, a asking) reply {
 	switch {
 	case m.Id != q.Id, !m.Response, m.Opcode != q.Opcode, !m.RecursionAvailable, m.RecursionDesired != q.RecursionDesired,
 		m.Opcode == dns.OpcodeQuery && (len(m.Question) != 1 || m.Question[0] != q.Question[0]):
-		t.Errorf("%v: the reply is not one to\n%v\nbut\n%v", l, q, m)
+		t.Errorf("%v: query\n%v\ngot the reply\n%v", l, q, m)
 	case m.Zero, !plainOPT(m.IsEdns0()):
-		t.Errorf("%v: reserved flags or another EDNS version in\n%v", l, m)
+		t.Errorf("%v: reserved flags, or an EDNS version other than 0, in\n%v", l, m)
 	}
 	return reply{m, len(b)}
 }
 
-// plainOPT reports whether a reply's OPT record, if it has one, says no more
-// than is known of EDNS version 0 (RFC 6891 §6.1.4).
+// plainOPT reports whether a reply's OPT record, if it has one, has only what
+// EDNS version 0 defines (RFC 6891 §6.1.4).
 func plainOPT(opt *dns.OPT) bool { return opt == nil || opt.Version() == 0 && opt.Z() == 0 }
 
-// TestRows plays every scenario.
+// TestRows runs every scenario.
 func TestRows(t *testing.T) {
 	lab.NeedTools(t, "unshare")
 	files, err := filepath.Glob("testdata/*.txtar")

@@ -8,14 +8,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// step is one line of the steps and what is expected below it. It is checked
-// when read, so that a scenario never stops half-way over a typing error.
+// step is a line of the steps with its expectations. It is checked when it is
+// read, so that a scenario does not stop halfway at a typing error.
 type step struct {
 	line
 	play func(*testing.T, *stage)
 }
 
-// player makes what a step does from its line and the lines below it.
+// player returns what a step does, from its line and the lines below it.
 type player func(*testing.T, group) func(*testing.T, *stage)
 
 var players = map[string]player{
@@ -34,7 +34,7 @@ func readSteps(t *testing.T, path, text string) []step {
 	for _, g := range groups(t, path, text) {
 		p, ok := players[g.head.words[0]]
 		if !ok {
-			t.Fatalf("%v: no such step", g.head)
+			t.Fatalf("%v: unknown step", g.head)
 		}
 		list = append(list, step{g.head, p(t, g)})
 	}
@@ -78,14 +78,14 @@ func playAsked(t *testing.T, g group) func(*testing.T, *stage) {
 	want := number(t, g.head, w[3])
 	return func(t *testing.T, s *stage) {
 		if n, _ := s.upstream(t, w[0]).last(w[1], w[2]); n != want {
-			t.Errorf("%v: was asked %d times", g.head, n)
+			t.Errorf("%v: received %d queries", g.head, n)
 		}
 	}
 }
 
 func playSeen(t *testing.T, g group) func(*testing.T, *stage) {
 	if len(g.head.words) < 5 {
-		t.Fatalf("%v: want IP NAME TYPE and what to look at", g.head)
+		t.Fatalf("%v: want IP NAME TYPE and traits", g.head)
 	}
 	w := g.head.words[1:]
 	for _, want := range w[3:] {
@@ -96,18 +96,18 @@ func playSeen(t *testing.T, g group) func(*testing.T, *stage) {
 	return func(t *testing.T, s *stage) {
 		n, q := s.upstream(t, w[0]).last(w[1], w[2])
 		if n == 0 {
-			t.Fatalf("%v: was never asked", g.head)
+			t.Fatalf("%v: received no query", g.head)
 		}
 		for _, want := range w[3:] {
 			key, value, _ := strings.Cut(want, "=")
 			if !traits[key](q, value) {
-				t.Errorf("%v: %s does not hold of\n%v", g.head, want, q.msg)
+				t.Errorf("%v: not %s:\n%v", g.head, want, q.msg)
 			}
 		}
 	}
 }
 
-// traits are what can be said of a query that an upstream has seen.
+// traits are the properties that a step can check of an upstream's query.
 var traits = map[string]func(q query, value string) bool{
 	"udp":  func(q query, _ string) bool { return q.proto == "udp" },
 	"tcp":  func(q query, _ string) bool { return q.proto == "tcp" },

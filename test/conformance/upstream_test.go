@@ -25,7 +25,7 @@ type upstream struct {
 	work    sync.WaitGroup
 }
 
-// query is one that an upstream has seen.
+// query is one that an upstream received.
 type query struct {
 	proto string
 	msg   *dns.Msg
@@ -61,7 +61,7 @@ func (u *upstream) up(t *testing.T) {
 	u.work.Go(func() { u.serveTCP(l) })
 }
 
-// down closes all sockets: who asks now is told so by the kernel.
+// down closes all sockets, so that the kernel rejects new queries.
 func (u *upstream) down() {
 	u.mu.Lock()
 	for _, c := range u.closers {
@@ -72,7 +72,7 @@ func (u *upstream) down() {
 	u.work.Wait()
 }
 
-// track keeps c to be closed by down; false: it is down already.
+// track keeps c for down to close. It returns false after down.
 func (u *upstream) track(c io.Closer) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -83,7 +83,7 @@ func (u *upstream) track(c io.Closer) bool {
 	return true
 }
 
-// decide notes a query and returns the rule for it and the reply, packed.
+// decide stores a query and returns the rule for it and the packed reply.
 func (u *upstream) decide(proto string, b []byte) (*rule, *dns.Msg) {
 	q := new(dns.Msg)
 	if q.Unpack(b) != nil || len(q.Question) != 1 {
@@ -122,10 +122,10 @@ func (u *upstream) serveUDP(c net.PacketConn) {
 	}
 }
 
-// forged is an address that no upstream answers with.
+// forged is an address that no upstream returns.
 const forged = "192.0.2.66"
 
-// mislead sends a datagram that is no reply to the query, with other data.
+// mislead sends a datagram that is not a reply to the query, with false data.
 func (u *upstream) mislead(c net.PacketConn, to net.Addr, how string, good *dns.Msg) {
 	bad := good.Copy()
 	bad.Rcode = dns.RcodeSuccess
@@ -203,7 +203,7 @@ func (u *upstream) serveConn(c net.Conn) {
 	}
 }
 
-// last returns how often a question was seen, and the last time.
+// last returns the number of queries for a question, and the last one.
 func (u *upstream) last(name, qtype string) (int, query) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -228,7 +228,7 @@ func (u *upstream) use(state string) bool {
 func pack(m *dns.Msg) []byte {
 	b, err := m.Pack()
 	if err != nil {
-		panic(err) // a message made of a scenario's records
+		panic(err) // a message from a scenario's records
 	}
 	return b
 }
