@@ -100,7 +100,7 @@ func (h *handOver) read() (logResult func()) {
 // take returns the number of entries that it has read from r.
 func (h *handOver) take(r io.Reader) (int, error) {
 	b := bufio.NewReaderSize(io.LimitReader(r, 2*maxSnapshot), 1<<16)
-	_, _ = b.Peek(1) // take the time after the writer has: it must not be earlier
+	_, _ = b.Peek(1) // wait for data: our stamp must not be earlier than the writer's
 	now, err := stamp()
 	if err != nil {
 		return 0, err

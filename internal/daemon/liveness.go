@@ -18,7 +18,7 @@ const livenessInterval = 500 * time.Millisecond
 // for concurrent use.
 type liveness struct {
 	send  func(supervise.Report) error // nil: there is no supervisor
-	probe func(context.Context) error  // nil: the daemon answers
+	probe func(context.Context) error  // returns nil if the daemon answers
 	log   *slog.Logger
 
 	mu         sync.Mutex // guards what follows
