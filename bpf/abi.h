@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only */
 /*
- * What the programs use of the kernel's ABI, and the notation of maps and
- * sections that loaders read from BTF. Written out, so that the objects depend
- * on no installed header and are the same on every machine.
+ * The parts of the kernel's ABI that the programs use, and the macros for maps
+ * and sections. No installed header is included, so that the objects are the same
+ * on every machine.
  */
 #ifndef NODENS_ABI_H
 #define NODENS_ABI_H
@@ -62,7 +62,7 @@ enum {
 	TCP_ESTABLISHED = 1, /* also a connected UDP socket */
 };
 
-/* A socket. Addresses and ports in network byte order, but src_port. */
+/* A socket. Addresses and ports are in network byte order, except src_port. */
 struct bpf_sock {
 	__u32 bound_dev_if;
 	__u32 family;
@@ -82,8 +82,8 @@ struct bpf_sock {
 };
 
 /* The context of the cgroup/connect, sendmsg, recvmsg and getpeername hooks.
- * Addresses and ports in network byte order, the port in the lower 16 bits as
- * a 32-bit word in the host's order. */
+ * Addresses and ports are in network byte order. The port is in the lower 16 bits
+ * of a word in host byte order. */
 struct bpf_sock_addr {
 	__u32 user_family;
 	__u32 user_ip4;

@@ -13,15 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// load asks over all shapes from one pod's process, until stopped, and returns
-// what failed.
+// load queries with all kinds of clients from one pod until it is stopped.
 type load struct {
 	stop   chan struct{}
 	done   sync.WaitGroup
 	mu     sync.Mutex
-	asked  int
+	count  int
 	failed []string
-	laps   []chan struct{} // of each agent, received from between look-ups
+	rounds []chan struct{} // one per agent, which receives from it between lookups
 }
 
 func (p *pod) startLoad(t *testing.T, want map[string]bool) *load {
@@ -29,7 +28,7 @@ func (p *pod) startLoad(t *testing.T, want map[string]bool) *load {
 	for _, s := range shapes() {
 		a := startAgent(t, p.ns, p.cgroup)
 		between := make(chan struct{})
-		l.laps = append(l.laps, between)
+		l.rounds = append(l.rounds, between)
 		l.done.Go(func() {
 			for {
 				select {
@@ -38,16 +37,16 @@ func (p *pod) startLoad(t *testing.T, want map[string]bool) *load {
 				case <-between:
 				default:
 				}
-				l.record(a.lookUp(s, answerWait), want)
+				l.record(a.lookup(s, answerWait), want)
 			}
 		})
 	}
 	return l
 }
 
-// lap returns when all look-ups that were under way have ended.
-func (l *load) lap() {
-	for _, between := range l.laps {
+// round waits until all lookups that are under way have ended.
+func (l *load) round() {
+	for _, between := range l.rounds {
 		between <- struct{}{}
 	}
 }
@@ -55,27 +54,27 @@ func (l *load) lap() {
 func (l *load) record(got string, want map[string]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked++
+	l.count++
 	if !want[got] {
 		l.failed = append(l.failed, got)
 	}
 }
 
-// finish returns how many look-ups there were; none may have failed.
+// finish stops the load and returns the number of lookups. None may have failed.
 func (l *load) finish(t *testing.T) int {
 	t.Helper()
 	close(l.stop)
 	l.done.Wait()
 	if n := len(l.failed); n > 0 {
-		t.Errorf("%d of %d look-ups failed, the first with: %s", n, l.asked, l.failed[0])
+		t.Errorf("%d of %d lookups failed, the first one: %s", n, l.count, l.failed[0])
 	}
-	return l.asked
+	return l.count
 }
 
-// lookUp returns who answered, or what went wrong in so long, and leaves no socket behind:
-// one that is connecting would send on. It is for goroutines other than the
-// test's.
-func (a *agent) lookUp(s shape, wait time.Duration) string {
+// lookup returns the answer, or what failed within wait. It closes its socket, since
+// a socket that is connecting would continue to send. Goroutines other than the
+// test's may call it.
+func (a *agent) lookup(s shape, wait time.Duration) string {
 	steps := []request{{Op: "socket", Socket: "l", Network: s.network, Wait: wait}}
 	if s.connected {
 		steps = append(steps,
@@ -100,7 +99,7 @@ func (a *agent) lookUp(s shape, wait time.Duration) string {
 	return answer
 }
 
-// roundTrip has the error of the way there and back in the response too.
+// roundTrip makes a request. Errors of its transport are in the response too.
 func (a *agent) roundTrip(req request) (resp response) {
 	if err := a.in.Encode(req); err != nil {
 		return response{Err: err.Error()}
@@ -119,7 +118,7 @@ func only(answers ...string) map[string]bool {
 	return set
 }
 
-// 100 swaps of all eight programs while every shape is asked.
+// 100 swaps of all eight programs during lookups by every kind of client.
 func TestAdoptionUnderLoad(t *testing.T) {
 	p := newPod(t)
 	first := open(t, p.config(t))
@@ -131,7 +130,7 @@ func TestAdoptionUnderLoad(t *testing.T) {
 		next := openBeside(t, p.config(t))
 		for range 10 {
 			check(t, next.Attach())
-			l.lap()
+			l.round()
 		}
 		check(t, next.Alive())
 		check(t, prev.Close())
@@ -143,27 +142,27 @@ func TestAdoptionUnderLoad(t *testing.T) {
 			t.Errorf("%s is attached %d times", h.name, n)
 		}
 	}
-	t.Logf("%d look-ups during 100 × %d swaps", asked, len(hooks()))
+	t.Logf("%d lookups during 100 × %d swaps", asked, len(hooks()))
 }
 
-// The daemon is stopped in order and started again, ten times: it withdraws,
-// answers what is under way, and ends.
+// The daemon is stopped normally and started again ten times. It withdraws, answers
+// what is under way, and ends.
 func TestRestartsUnderLoad(t *testing.T) {
 	p, cfg := newServedPod(t)
 	d := startDaemon(t, nil, p.ns, cfg)
 	l := p.startLoad(t, only("daemon", "core"))
 	for range 10 {
-		l.lap()
+		l.round()
 		d.withdraw(t)
-		l.lap()
+		l.round()
 		d.stop(t)
 		d = startDaemon(t, nil, p.ns, cfg)
 	}
-	t.Logf("%d look-ups during 10 restarts", l.finish(t))
+	t.Logf("%d lookups during 10 restarts", l.finish(t))
 	p.askAll(t, "daemon")
 }
 
-// What a socket was redirected to before the swap is still shown as the VIP.
+// A socket that was redirected before the swap still sees the VIP.
 func TestAdoptedSocketState(t *testing.T) {
 	p := newPod(t)
 	old := open(t, p.config(t))
@@ -177,7 +176,7 @@ func TestAdoptedSocketState(t *testing.T) {
 	receive(t, p, vip4)
 }
 
-// The kernel severs a link when its cgroup goes.
+// The kernel severs a link when its cgroup is removed.
 func TestSeveredLinks(t *testing.T) {
 	p := newPod(t)
 	cfg := p.config(t)
@@ -191,7 +190,7 @@ func TestSeveredLinks(t *testing.T) {
 	again := &pod{agent: startAgent(t, p.ns, inside), ns: p.ns}
 	again.must(t, request{Op: "socket", Socket: "lost", Network: "udp4"})
 	if got := again.call(t, request{Op: "send", Socket: "lost", Addr: ap(vip4), Payload: "q"}); got.Errno == 0 {
-		t.Fatal("a new cgroup of the same name has the programs: this tests nothing")
+		t.Fatal("a new cgroup of the same name has the programs: this test proves nothing")
 	}
 	check(t, r.Attach())
 	again.askAll(t, "target")
@@ -201,14 +200,14 @@ func TestSeveredLinks(t *testing.T) {
 		id, err := cgroupID(cfg.Cgroup)
 		check(t, err)
 		if intact, err := isLinkedTo(l, id); err != nil || !intact {
-			t.Errorf("%s: the pinned link is not to the new cgroup (%v)", h.name, err)
+			t.Errorf("%s: the pinned link is not attached to the new cgroup (%v)", h.name, err)
 		}
 		check(t, l.Close())
 	}
 	checkNames(t, filepath.Join(r.dir, linksDir), len(hooks()))
 }
 
-// A successor that is told of another cgroup takes the programs there.
+// A successor with another cgroup moves the programs there.
 func TestMovedCgroup(t *testing.T) {
 	p := newPod(t)
 	cfg := p.config(t)
@@ -226,7 +225,7 @@ func TestMovedCgroup(t *testing.T) {
 	}
 }
 
-// Services of a living predecessor change only when the successor answers.
+// The services of a predecessor that is alive change only when the successor is.
 func TestServicesChangeWhenAlive(t *testing.T) {
 	p := newPod(t)
 	p.ns.AddAddrs(t, "lo", "10.0.0.6/32")
@@ -243,10 +242,10 @@ func TestServicesChangeWhenAlive(t *testing.T) {
 	check(t, next.Alive())
 	p.ask(t, udp4, "next")
 	check(t, next.Withdraw())
-	p.ask(t, udp4, "core") // the fallback that the predecessor knew
+	p.ask(t, udp4, "core") // the fallback of the predecessor
 	p.must(t, request{Op: "socket", Socket: "6", Network: "udp6"})
 	if got := p.call(t, request{Op: "send", Socket: "6", Addr: ap(vip6), Payload: "q"}); got.Errno == 0 {
-		t.Error("a service that the successor does not have is still redirected")
+		t.Error("a service that the successor lacks is still redirected")
 	}
 }
 
@@ -274,7 +273,7 @@ func TestTwoVersions(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	old, err := openVersion(cfg, shapeVersion+1)
+	old, err := openVersion(cfg, layoutVersion+1)
 	check(t, err)
 	old.timeout = patience
 	defer old.Close()
@@ -288,7 +287,7 @@ func TestTwoVersions(t *testing.T) {
 	check(t, old.Withdraw())
 	check(t, next.Alive())
 	p.askAll(t, "target")
-	receive(t, p, vip4) // the old version still translates what it redirected
+	receive(t, p, vip4) // the old version still translates replies
 	if n := countAttached(t, p.kubepods, hooks()[0]); n != 2 {
 		t.Errorf("%d programs of two versions are attached to %s", n, hooks()[0].name)
 	}
@@ -306,13 +305,13 @@ func TestTwoVersions(t *testing.T) {
 func TestTeardown(t *testing.T) {
 	p := newPod(t)
 	cfg := p.config(t)
-	for _, version := range []int{shapeVersion, shapeVersion + 1} {
+	for _, version := range []int{layoutVersion, layoutVersion + 1} {
 		r, err := openVersion(cfg, version)
 		check(t, err)
-		defer r.Close() // a process that still runs keeps nothing attached
+		defer r.Close() // a process that still runs must not keep programs attached
 		check(t, r.Attach())
 		check(t, r.Alive())
-		if version == shapeVersion {
+		if version == layoutVersion {
 			check(t, os.Rename(r.linkPath(hooks()[0]), filepath.Join(r.dir, linksDir, "hook_of_tomorrow")))
 		}
 	}
@@ -333,7 +332,7 @@ func TestTeardown(t *testing.T) {
 	}
 }
 
-// Teardown of a mount point, and beside somebody else's pins.
+// Teardown of a mount point, and of a directory that has other pins.
 func TestTeardownLeavesOthersAlone(t *testing.T) {
 	lab.NeedBPF(t)
 	dir := filepath.Join(lab.BPFFS, t.Name())

@@ -18,23 +18,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// agent is a process in a pod's network namespace and cgroup that makes the
-// system calls of an application, one at a time.
+// agent is a process in a pod's network namespace and cgroup. It makes the system
+// calls of an application, one at a time.
 type agent struct {
 	cmd  *exec.Cmd
 	in   *json.Encoder
 	out  *json.Decoder
-	made map[string]int // calls, by operation
+	made map[string]int // number of calls by operation
 }
 
-// request is one system call on the socket of a name.
+// request is one system call on a named socket.
 type request struct {
 	Op      string // socket, connect, send, write, recv, peer, close; or cgroup
 	Socket  string
 	Network string // for socket: udp4, udp6, tcp4, tcp6, lit4 for UDP-Lite
 	Addr    netip.AddrPort
 	Payload string
-	Wait    time.Duration // for socket: of each call on it; 0: answerWait
+	Wait    time.Duration // for socket: the timeout of its calls; 0: answerWait
 }
 
 type response struct {
@@ -42,11 +42,11 @@ type response struct {
 	Addr    netip.AddrPort
 	Cgroup  uint64
 	Errno   syscall.Errno
-	Err     string // anything else that failed
+	Err     string // of anything but the system call
 }
 
-// How long the agent waits for what comes, on however slow a machine, and for what
-// is not to come.
+// How long the agent waits for a reply, even on a slow machine, and for one that must
+// not come.
 const (
 	answerWait = time.Minute
 	lossWait   = 2 * time.Second
@@ -84,7 +84,7 @@ func startAgent(t testing.TB, ns *lab.Netns, cgroup string) *agent {
 	return &agent{cmd: cmd, in: json.NewEncoder(in), out: json.NewDecoder(out), made: map[string]int{}}
 }
 
-// call returns the error of the system call in the response only.
+// call makes a request. The error of the system call is in the response.
 func (a *agent) call(t testing.TB, req request) response {
 	t.Helper()
 	var resp response
@@ -101,7 +101,7 @@ func (a *agent) call(t testing.TB, req request) response {
 	return resp
 }
 
-// must is call where the system call is to succeed.
+// must is call for a system call that must succeed.
 func (a *agent) must(t testing.TB, req request) response {
 	t.Helper()
 	resp := a.call(t, req)
@@ -194,7 +194,7 @@ func makeSocket(network string, wait time.Duration) (int, error) {
 	)
 }
 
-// sockaddr is v4-mapped for IPv4 on an IPv6 socket.
+// sockaddr maps an IPv4 address for an IPv6 socket.
 func sockaddr(fd int, ap netip.AddrPort) unix.Sockaddr {
 	domain, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if domain == unix.AF_INET {

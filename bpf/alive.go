@@ -8,11 +8,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// errClosed is what methods return after Close.
+// errClosed is the error of methods after Close.
 var errClosed = fmt.Errorf("redirect: %w", os.ErrClosed)
 
-// Alive says that this process answers: services go to their targets from here
-// on. It also beats once.
+// Alive declares that this process answers: from now on, services go to their
+// targets. It also sends a heartbeat.
 func (r *Redirect) Alive() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -20,18 +20,18 @@ func (r *Redirect) Alive() error {
 		return errClosed
 	}
 	if r.canary == nil {
-		bird, err := openCanary()
+		own, err := openCanary()
 		if err != nil {
 			return fmt.Errorf("redirect: %w", err)
 		}
-		r.canary = bird
+		r.canary = own
 	}
-	return r.takeTurn()
+	return r.takeOver()
 }
 
-// takeTurn puts our services and our canary in place of whoever's there were. The
+// takeOver replaces the services and the canary of another process by ours. The
 // caller holds mu.
-func (r *Redirect) takeTurn() error {
+func (r *Redirect) takeOver() error {
 	if err := r.applyServices(); err != nil {
 		return fmt.Errorf("redirect: %w", err)
 	}
@@ -43,10 +43,10 @@ func (r *Redirect) takeTurn() error {
 	return nil
 }
 
-// Beat says that an answer came through the serving path just now. It does nothing
-// unless this process is alive and nobody has taken its place, so that it cannot
-// vouch for another. A place that a successor took and left, as in an upgrade that
-// is taken back, it takes again.
+// Beat sends a heartbeat: an answer came through the serving path just now. It does
+// nothing unless this process is alive and no successor has taken over, so that it
+// cannot vouch for another process. If a successor took over and ended, as in an
+// upgrade that is rolled back, Beat takes over again.
 func (r *Redirect) Beat() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,14 +60,14 @@ func (r *Redirect) Beat() error {
 	case holder == r.canary.cookie:
 		r.beat.write()
 	case holder == 0:
-		r.log.Info("the process that had taken over is gone: taking its place", "pin_dir", r.dir)
-		return r.takeTurn()
+		r.log.Info("the process that had taken over ended: taking over again", "pin_dir", r.dir)
+		return r.takeOver()
 	}
 	return nil
 }
 
-// Withdraw says that this process will not answer: from its return on every new
-// look-up goes to a fallback. A successor's canary is left alone.
+// Withdraw declares that this process will not answer. Once it has returned, every
+// new lookup goes to a fallback. It leaves a successor's canary in place.
 func (r *Redirect) Withdraw() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +75,7 @@ func (r *Redirect) Withdraw() error {
 		return nil
 	}
 	cookie := r.canary.cookie
-	// Closing takes out our entry and no other, whoever puts one in meanwhile.
+	// Closing removes our entry only, even if another process puts one in meanwhile.
 	err := r.canary.close()
 	r.canary = nil
 	if !r.alive {
@@ -83,20 +83,20 @@ func (r *Redirect) Withdraw() error {
 	}
 	r.alive = false
 	// A child between fork and exec still holds the socket.
-	holder, lookErr := r.canaryCookie()
-	if lookErr == nil && holder == cookie {
-		lookErr = r.objs.Canary.Delete(uint32(0))
+	holder, lookupErr := r.canaryCookie()
+	if lookupErr == nil && holder == cookie {
+		lookupErr = r.objs.Canary.Delete(uint32(0))
 	}
-	if errors.Is(lookErr, ebpf.ErrKeyNotExist) {
-		lookErr = nil
+	if errors.Is(lookupErr, ebpf.ErrKeyNotExist) {
+		lookupErr = nil
 	}
-	if err = errors.Join(err, lookErr); err != nil {
+	if err = errors.Join(err, lookupErr); err != nil {
 		return fmt.Errorf("redirect: withdraw: %w", err)
 	}
 	return nil
 }
 
-// canaryCookie returns SO_COOKIE of the canary that is in, 0 if none is.
+// canaryCookie returns SO_COOKIE of the canary in the map, 0 if there is none.
 func (r *Redirect) canaryCookie() (uint64, error) {
 	var cookie uint64
 	err := r.objs.Canary.Lookup(uint32(0), &cookie)

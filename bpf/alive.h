@@ -6,12 +6,12 @@
 
 enum liveness {
 	ALIVE,
-	GONE,      /* the process ended, or withdrew */
-	LONG_GONE, /* and nobody has come since */
-	HUNG,      /* it is there and does not answer itself */
+	GONE,      /* the process ended or withdrew */
+	LONG_GONE, /* GONE, and no heartbeat for LONG_GONE_SECONDS */
+	HUNG,      /* the process exists, but its heartbeat is late */
 };
 
-/* Set before loading: ktime_get_coarse_ns came with Linux 5.11. */
+/* The loader sets it: ktime_get_coarse_ns needs Linux 5.11. */
 const volatile __u8 has_coarse_clock = 1;
 
 static __always_inline __u64 now(void)
@@ -19,26 +19,26 @@ static __always_inline __u64 now(void)
 	return has_coarse_clock ? bpf_ktime_get_coarse_ns() : bpf_ktime_get_ns();
 }
 
-/* The daemon's state at time ns. The coarse clock lags behind the clock that
- * beats are taken from: a beat may lie in the future. */
+/* Returns the daemon's state at time ns. The coarse clock lags behind the clock of
+ * heartbeats: a heartbeat may be in the future. */
 static __always_inline enum liveness liveness(const struct settings *set, __u64 ns)
 {
 	__u32 zero = 0;
 	__u64 *beat;
 	__s64 silent;
-	int there = 0;
+	int exists = 0;
 	void *sk = bpf_map_lookup_elem(&canary, &zero);
 
 	if (sk) {
-		there = 1;
+		exists = 1;
 		bpf_sk_release(sk);
 	}
-	/* After the canary, which is put in after a beat. */
+	/* Read after the canary: the daemon writes a heartbeat first. */
 	beat = bpf_map_lookup_elem(&heartbeat, &zero);
 	if (!beat)
-		return GONE; /* an array always has its element */
+		return GONE; /* cannot happen: an array always has its element */
 	silent = ns - *(volatile __u64 *)beat;
-	if (there)
+	if (exists)
 		return silent > (__s64)set->heartbeat_timeout ? HUNG : ALIVE;
 	return silent > LONG_GONE_SECONDS * 1000000000LL ? LONG_GONE : GONE;
 }

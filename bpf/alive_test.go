@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// newServedPod is a pod whose target is served by a daemon of its own.
+// newServedPod returns a pod, and the configuration of a daemon that serves its target.
 func newServedPod(t testing.TB) (*pod, daemonConfig) {
 	p := newPod(t)
 	p.ns.AddAddrs(t, "lo", "10.0.0.4/32", "fd00::4/128")
@@ -27,7 +27,7 @@ func TestKilledDaemon(t *testing.T) {
 		d := startDaemon(t, nil, p.ns, cfg)
 		p.askAll(t, "daemon")
 		d.kill(t)
-		p.askAll(t, "core") // at once: the sockets of a process are closed before it can be waited for
+		p.askAll(t, "core") // at once: the kernel closes a process's sockets before wait returns
 	}
 }
 
@@ -42,7 +42,7 @@ func TestStoppedDaemon(t *testing.T) {
 	waitAlive(t, o, false)
 	p.askAll(t, "core")
 	if after := readHook(t, o, redirectHookHOOK_CONNECT4, redirectExitReasonEXIT_FALLBACK_HUNG); after == before {
-		t.Error("no connect was counted as falling back from a hung daemon")
+		t.Error("no connect was counted as fallback_hung")
 	}
 	d.signal(t, syscall.SIGCONT)
 	waitAlive(t, o, true)
@@ -52,7 +52,7 @@ func TestStoppedDaemon(t *testing.T) {
 	p.askAll(t, "core")
 }
 
-func TestOrderlyStop(t *testing.T) {
+func TestNormalStop(t *testing.T) {
 	p, cfg := newServedPod(t)
 	d := startDaemon(t, nil, p.ns, cfg)
 	p.askAll(t, "daemon")
@@ -60,7 +60,7 @@ func TestOrderlyStop(t *testing.T) {
 	p.askAll(t, "core")
 }
 
-// A successor takes the place of a process that then withdraws and beats on.
+// A successor takes over from a process that withdraws afterwards.
 func TestSuccessorKeepsItsCanary(t *testing.T) {
 	p := newPod(t)
 	old := open(t, p.config(t))
@@ -76,9 +76,9 @@ func TestSuccessorKeepsItsCanary(t *testing.T) {
 	p.askAll(t, "core")
 }
 
-// Only who is alive may beat: else a process that is starting would make its
-// hung predecessor look well.
-func TestBeatVouchesForNobodyElse(t *testing.T) {
+// Only a process that is alive may send heartbeats. Otherwise one that is starting
+// would make its hung predecessor look healthy.
+func TestBeatNeedsAlive(t *testing.T) {
 	p := newPod(t)
 	hung := open(t, p.config(t))
 	check(t, hung.Attach())
@@ -93,11 +93,11 @@ func TestBeatVouchesForNobodyElse(t *testing.T) {
 	hung.beatAgo(t, 2*patience)
 	check(t, hung.Beat())
 	if age, _, err := hung.state(); err != nil || age < patience {
-		t.Errorf("a beat after Withdraw counts: age %v, %v", age, err)
+		t.Errorf("a heartbeat after Withdraw counts: age %v, %v", age, err)
 	}
 }
 
-// The heartbeat alone decides once it is late, whatever the canary says.
+// A late heartbeat decides, even if the canary is in the map.
 func TestLateHeartbeat(t *testing.T) {
 	p := newPod(t)
 	r := open(t, p.config(t))
@@ -110,14 +110,14 @@ func TestLateHeartbeat(t *testing.T) {
 		{0, "target"},
 		{patience - time.Minute, "target"},
 		{patience + time.Minute, "core"},
-		{-time.Minute, "target"}, // the programs' clock is the later one
+		{-time.Minute, "target"}, // the clock of the programs lags
 	} {
 		r.beatAgo(t, tc.ago)
 		t.Run(tc.ago.String(), func(t *testing.T) { p.askAll(t, tc.want) })
 	}
 }
 
-// beatAgo writes a beat of another time than now.
+// beatAgo writes a heartbeat with a time in the past, or in the future.
 func (r *Redirect) beatAgo(t testing.TB, ago time.Duration) {
 	t.Helper()
 	r.mu.Lock()
@@ -132,11 +132,11 @@ func readHook(t testing.TB, r *Redirect, h redirectHook, reason redirectExitReas
 	return n
 }
 
-// Fallbacks that are learnt before or after a process's turn do not bring its
-// target with them.
-func TestFallbacksOfAnotherTurn(t *testing.T) {
+// SetFallbacks of a process that does not hold the canary leaves the target of the
+// other process in place.
+func TestFallbacksOfOtherProcess(t *testing.T) {
 	p := newPod(t)
-	const nobody = "10.0.0.2:10054"
+	const unserved = "10.0.0.2:10054"
 	learn := func(r *Redirect) { check(t, r.SetFallbacks(ap(vip4), []netip.AddrPort{ap(core4)})) }
 	target := func(when, want string) {
 		t.Helper()
@@ -152,32 +152,32 @@ func TestFallbacksOfAnotherTurn(t *testing.T) {
 	check(t, old.Attach())
 	check(t, old.Alive())
 	moved := p.config(t)
-	moved.Services[0].Target = ap(nobody)
+	moved.Services[0].Target = ap(unserved)
 	moved.Services[0].Fallbacks = nil
 	next := openBeside(t, moved)
 	learn(next)
 	target("not alive yet", target4)
 	p.askAll(t, "target")
 	check(t, next.Alive())
-	target("alive", nobody)
+	target("alive", unserved)
 	learn(old)
-	target("another is alive", nobody)
+	target("another is alive", unserved)
 	check(t, old.Withdraw())
 	learn(old)
-	target("withdrawn", nobody)
+	target("withdrawn", unserved)
 	check(t, next.Withdraw())
 	p.askAll(t, "core")
 }
 
-// Of two that are alive the later one's heartbeat counts alone, and when it has gone
-// the earlier one is back with its next.
-func TestSuccessorComesAndGoes(t *testing.T) {
+// If two processes are alive, only the later one's heartbeat counts. When it ends, the
+// earlier one takes over again with its next heartbeat.
+func TestSuccessorEnds(t *testing.T) {
 	p := newPod(t)
 	old := open(t, p.config(t))
 	check(t, old.Attach())
 	check(t, old.Alive())
 	moved := p.config(t)
-	moved.Services[0].Target = ap("10.0.0.2:10054") // nobody's
+	moved.Services[0].Target = ap("10.0.0.2:10054") // nothing listens there
 	next := openBeside(t, moved)
 	check(t, next.Attach())
 	check(t, next.Alive())

@@ -9,37 +9,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AncestorError is a program on a cgroup above ours without BPF_F_ALLOW_MULTI.
-// It wraps ErrAncestor.
+// AncestorError reports a program on a cgroup above ours that is attached without
+// BPF_F_ALLOW_MULTI. It wraps ErrAncestor.
 type AncestorError struct {
 	Cgroup string // the directory of the ancestor
-	Hook   string // as connect4
-	// Override: it is attached with BPF_F_ALLOW_OVERRIDE, and attaching ours
-	// would end it for all pods. Else the kernel refuses ours with EPERM.
+	Hook   string // for example connect4
+	// Override: the program is attached with BPF_F_ALLOW_OVERRIDE. Our program would
+	// replace it for all pods. Otherwise the kernel refuses ours with EPERM.
 	Override bool
 }
 
 func (e *AncestorError) Error() string {
-	how := "without flags, and allows none below"
+	how := "without flags, which forbids programs below"
 	if e.Override {
-		how = "with BPF_F_ALLOW_OVERRIDE, and would end for all pods"
+		how = "with BPF_F_ALLOW_OVERRIDE, so that ours would replace it for all pods"
 	}
 	return fmt.Sprintf("%s has a %s program that is attached %s: %v", e.Cgroup, e.Hook, how, ErrAncestor)
 }
 
 func (e *AncestorError) Unwrap() error { return ErrAncestor }
 
-// checkAncestors looks at what the kernel takes into account: the nearest
-// cgroups up to one whose programs are attached with BPF_F_ALLOW_MULTI.
+// checkAncestors checks the cgroups that the kernel considers: the nearest ones, up
+// to one whose programs are attached with BPF_F_ALLOW_MULTI.
 func checkAncestors(cgroup string, h hook) error {
 	above, err := ancestors(cgroup)
 	if err != nil {
-		return fmt.Errorf("look at the cgroups above: %w", err)
+		return fmt.Errorf("find the cgroups above: %w", err)
 	}
 	for _, dir := range append([]string{cgroup}, above...) {
 		flags, count, err := queryAttached(dir, uint32(h.attach))
 		if err != nil {
-			return explain("look at programs of "+dir, err)
+			return explain("query programs of "+dir, err)
 		}
 		if count == 0 {
 			continue
@@ -52,7 +52,7 @@ func checkAncestors(cgroup string, h hook) error {
 	return nil
 }
 
-// queryAttr mirrors the part of union bpf_attr that BPF_PROG_QUERY uses.
+// queryAttr is the part of union bpf_attr that BPF_PROG_QUERY uses.
 type queryAttr struct {
 	targetFD    uint32
 	attachType  uint32
@@ -60,11 +60,11 @@ type queryAttr struct {
 	attachFlags uint32
 	progIDs     uint64
 	progCount   uint32
-	_           [9]uint32 // what newer kernels read is zero
+	_           [9]uint32 // fields of newer kernels, zero
 }
 
-// queryAttached returns the flags that the programs of a cgroup itself are
-// attached with and their number.
+// queryAttached returns the number of programs that are attached to the cgroup
+// itself, and their attach flags.
 func queryAttached(dir string, attachType uint32) (flags, count uint32, err error) {
 	f, err := os.Open(dir)
 	if err != nil {

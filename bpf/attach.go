@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hook is one program and where it is attached.
+// hook is one program and its attach point.
 type hook struct {
-	name    string // of the program, its pinned link, and in metrics
+	name    string // of the program and its pinned link; a metric label
 	index   redirectHook
 	attach  ebpf.AttachType
-	forward bool // rewrites destinations; else what comes back
+	forward bool // translates destinations; otherwise the peers of replies
 	program func(*redirectPrograms) *ebpf.Program
 }
 
-// hooks are in the order of attaching: reverse ones first, so that no socket is
-// redirected that cannot be translated back. Detaching goes the other way round.
+// hooks returns the hooks in the order of attaching: reverse ones first, so that
+// every redirected socket can be translated back. Detach forward ones first.
 func hooks() []hook {
 	return []hook{
 		{redirectProgRecvmsg4, redirectHookHOOK_RECVMSG4, ebpf.AttachCGroupUDP4Recvmsg, false,
@@ -43,14 +43,13 @@ func hooks() []hook {
 	}
 }
 
-// Attach makes the programs run for all sockets below the cgroup, and pins
-// their links. A predecessor's links are given the new programs, each
-// atomically; a link whose cgroup was removed, or is another one, is replaced.
-// Redirection by pinned programs of other versions ends; their translation of
-// what comes back goes on, until RemoveOtherVersions. Attach may be called again
-// at any time, to repair.
+// Attach runs the programs for all sockets below the cgroup and pins their links.
+// It replaces the program of each of a predecessor's links atomically, and replaces
+// a link whose cgroup was removed or differs. Other versions stop redirecting, but
+// translate replies until RemoveOtherVersions. Attach may be called again at any
+// time, as a repair.
 //
-// A program above that keeps ours out is an *AncestorError.
+// If a program on a cgroup above keeps ours out, the error is an *AncestorError.
 func (r *Redirect) Attach() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +75,7 @@ func (r *Redirect) Attach() error {
 
 func (r *Redirect) linkPath(h hook) string { return filepath.Join(r.dir, linksDir, h.name) }
 
-// attachHook reports whether it made the link at a place that had none.
+// attachHook attaches one program. fresh: no link was pinned before.
 func (r *Redirect) attachHook(h hook, id uint64) (fresh bool, err error) {
 	path := r.linkPath(h)
 	prog := h.program(&r.objs.redirectPrograms)
@@ -97,15 +96,16 @@ func (r *Redirect) attachHook(h hook, id uint64) (fresh bool, err error) {
 		if err == nil {
 			return false, nil
 		}
-		if !errors.Is(err, unix.ENOLINK) { // else removed just now
+		if !errors.Is(err, unix.ENOLINK) { // ENOLINK: the cgroup was removed just now
 			return false, explain("update link", err)
 		}
 	}
-	r.log.Warn("replacing a link whose cgroup is gone or another one", "hook", h.name, "cgroup", r.cgroup)
+	r.log.Warn("replacing a link whose cgroup was removed or differs", "hook", h.name, "cgroup", r.cgroup)
 	return false, r.makeLink(h, prog, path)
 }
 
-// isLinkedTo is false for a severed link, whose cgroup id is 0.
+// isLinkedTo reports whether l is attached to the cgroup id. The id of a severed link
+// is 0.
 func isLinkedTo(l link.Link, id uint64) (bool, error) {
 	info, err := l.Info()
 	if err != nil {
@@ -115,7 +115,7 @@ func isLinkedTo(l link.Link, id uint64) (bool, error) {
 	return cg != nil && cg.CgroupId == id, nil
 }
 
-// makeLink attaches prog and puts the link's pin at path, in place of any other.
+// makeLink attaches prog and pins the link at path. It replaces another pin there.
 func (r *Redirect) makeLink(h hook, prog *ebpf.Program, path string) error {
 	if err := checkAncestors(r.cgroup, h); err != nil {
 		return err
@@ -143,7 +143,7 @@ func (r *Redirect) makeLink(h hook, prog *ebpf.Program, path string) error {
 	return nil
 }
 
-// unpinAll takes back what Attach made, last first.
+// unpinAll removes the links that Attach made, last first.
 func unpinAll(paths []string) error {
 	var errs []error
 	for i := range paths {
@@ -152,11 +152,11 @@ func unpinAll(paths []string) error {
 	return errors.Join(errs...)
 }
 
-// removePin detaches a pinned link at once, even one that a process holds, and
-// removes it. A missing one is no error.
+// removePin detaches a pinned link at once, even if a process holds it, and removes
+// the pin. A missing pin is no error.
 func removePin(path string) error {
 	if l, err := link.LoadPinnedLink(path, nil); err == nil {
-		_ = l.Detach() // older than Linux 5.9: it goes with its last reference
+		_ = l.Detach() // fails before Linux 5.9: then the last reference detaches it
 		_ = l.Close()
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

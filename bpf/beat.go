@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// beat writes times to the first page of a memory-mapped array. Not safe for
-// concurrent use.
+// beat writes the heartbeat to a memory-mapped array. Not safe for concurrent use.
 type beat struct {
 	mem   *ebpf.Memory
 	start time.Time
@@ -30,18 +29,18 @@ func openBeat(m *ebpf.Map) (beat, error) {
 	return beat{mem: mem, start: time.Now(), mono: now.Nano()}, nil
 }
 
-// now is CLOCK_MONOTONIC, the clock of the programs, in ns.
+// now returns CLOCK_MONOTONIC, the clock of the programs, in ns.
 func (b *beat) now() int64 { return b.mono + int64(time.Since(b.start)) }
 
-// write is one store of eight aligned bytes, which the programs read in one.
+// write stores eight aligned bytes at once. The programs read them at once.
 func (b *beat) write() {
 	var raw [8]byte
 	binary.NativeEndian.PutUint64(raw[:], uint64(b.now()))
 	_, _ = b.mem.WriteAt(raw[:], 0) // fails only outside the mapping
 }
 
-// age is the time since the last beat by whichever process, by the clock that
-// the programs read: up to a tick less than it is.
+// age returns the time since the last heartbeat of any process. It uses the coarse
+// clock of the programs, which lags by up to a tick.
 func (b *beat) age() (time.Duration, error) {
 	var raw [8]byte
 	if _, err := b.mem.ReadAt(raw[:], 0); err != nil {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the programs cost a system call, in ns: each call without them, with them
-// to a port that is not redirected, and with them to the VIP.
+// The time of a system call in ns: without the programs, with them to a port that is
+// not redirected, and with them to the VIP.
 func BenchmarkSystemCall(b *testing.B) {
 	p := newBenchPod(b)
 	r := open(b, p.config(b))
@@ -31,7 +31,7 @@ func BenchmarkSystemCall(b *testing.B) {
 	bench("fallback", vip4)
 }
 
-// newBenchPod has sinks instead of servers, whose answers would be measured too.
+// newBenchPod has sinks instead of servers, whose answers would add to the result.
 func newBenchPod(b *testing.B) *pod {
 	b.Helper()
 	lab.NeedBPF(b)
@@ -43,7 +43,7 @@ func newBenchPod(b *testing.B) *pod {
 	return p
 }
 
-// sink takes packets and drops all but the first few.
+// sink receives packets; its buffer overflows after a few, and the rest is dropped.
 func (p *pod) sink(b *testing.B, addr string) {
 	b.Helper()
 	p.ns.Inside(b, func() error {
@@ -78,8 +78,8 @@ func (p *pod) benchSend(b *testing.B, to netip.AddrPort) {
 	}
 }
 
-// benchSocket makes a socket as a process of the pod does: a socket belongs to
-// the cgroup and namespace of who made it.
+// benchSocket creates a socket from within the pod: a socket belongs to the cgroup
+// and the namespace of its creator.
 func (p *pod) benchSocket(b *testing.B, to netip.AddrPort) (fd int, sa unix.Sockaddr) {
 	b.Helper()
 	join(b, p.cgroup)
@@ -97,8 +97,8 @@ func join(b *testing.B, dir string) {
 	check(b, os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0))
 }
 
-// What a run of a program costs by the kernel's own count, which includes
-// reading the clock twice.
+// The time of a run of a program by the kernel's statistics, which include reading
+// the clock twice.
 func BenchmarkProgram(b *testing.B) {
 	p := newBenchPod(b)
 	r := open(b, p.config(b))

@@ -7,27 +7,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// canary is a UDP socket that nothing is sent to. A sockmap drops it when its
-// last descriptor closes.
+// canary is a UDP socket that receives nothing. The kernel removes it from a sockmap
+// when its last file descriptor closes.
 type canary struct {
 	fd     int
 	cookie uint64 // SO_COOKIE
 }
 
-// canaryDescriptor is above those of all connections, of which a process that is
-// killed closes the highest first. The table of descriptors takes 8 bytes for each
-// up to this.
+// canaryDescriptor is higher than the file descriptors of all connections: the
+// kernel closes those of a killed process from the highest down. The descriptor
+// table takes 8 bytes for each descriptor up to this one.
 const canaryDescriptor = 1<<14 - 1
 
-// raise moves fd up to canaryDescriptor, or as near to it as the limit of the
-// process allows.
+// raise moves fd to canaryDescriptor, or as close to it as the process's limit
+// allows.
 func raise(fd int) (int, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return fd, os.NewSyscallError("getrlimit", err)
 	}
 	at := int(min(limit.Cur, canaryDescriptor+1)) - 1
-	for ; at > fd; at-- { // another Redirect's is at the top
+	for ; at > fd; at-- { // the highest may be taken by another Redirect
 		high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, at)
 		if err == nil {
 			return high, os.NewSyscallError("close", unix.Close(fd))
@@ -44,7 +44,7 @@ func openCanary() (*canary, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open canary: %w", os.NewSyscallError("socket", err))
 	}
-	// A sockmap takes bound sockets only.
+	// A sockmap accepts bound sockets only.
 	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("open canary: %w", os.NewSyscallError("bind", err))

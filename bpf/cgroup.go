@@ -11,8 +11,8 @@ import (
 // rootCgroupID is the inode number of a cgroup hierarchy's root.
 const rootCgroupID = 1
 
-// cgroupID returns the inode number of a cgroup v2 directory, which is the
-// cgroup's id. Another directory, or the root, is ErrCgroup.
+// cgroupID returns the id of a cgroup, which is the inode number of its cgroup v2
+// directory. For another directory, or the root, it returns ErrCgroup.
 func cgroupID(dir string) (uint64, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
@@ -39,8 +39,7 @@ func inode(dir string) (ino, dev uint64, err error) {
 	return st.Ino, uint64(st.Dev), nil
 }
 
-// ancestors returns the directories above a cgroup's, nearest first, as far up
-// as the mount shows.
+// ancestors returns the directories above a cgroup's in its mount, nearest first.
 func ancestors(dir string) ([]string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -68,9 +67,9 @@ func ancestors(dir string) ([]string, error) {
 	return above, nil
 }
 
-// isAbove reports whether id is the cgroup that the programs are attached to, or
-// one above it: the programs do not run for members of those above, and opting
-// one out would opt out all pods.
+// isAbove reports whether id is the cgroup of the programs or one above it. The
+// programs do not run for members of cgroups above, and to opt one out would opt
+// out all pods.
 func (r *Redirect) isAbove(id uint64) (bool, error) {
 	above, err := ancestors(r.cgroup)
 	if err != nil {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compiles the BPF programs in a copy and compares with what is committed.
+# Compiles the BPF programs in a copy and compares the result with the committed one.
 set -eu
 cd "$(dirname "$0")/.."
 go=${GO:-go}

@@ -8,23 +8,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Collector reads the kernel's state at scrape time. It is not registered.
-//
-//	nodens_redirect_total{hook,reason}        runs of the programs
-//	nodens_redirect_alive                     1 while look-ups go to the targets
-//	nodens_redirect_heartbeat_age_seconds     since the last beat
-//	nodens_redirect_fallback_endpoints{vip}   known fallbacks
+// Collector returns a collector that reads the kernel's state at each scrape. The
+// caller registers it.
 func (r *Redirect) Collector() prometheus.Collector {
 	return &collector{
 		r: r,
 		exits: prometheus.NewDesc("nodens_redirect_total",
-			"Times that a program of socket redirection ran, by why it ended.", []string{"hook", "reason"}, nil),
+			"Runs of the programs of socket redirection, by the reason why they ended.", []string{"hook", "reason"}, nil),
 		alive: prometheus.NewDesc("nodens_redirect_alive",
-			"1 while the kernel sends look-ups to the daemon: a canary is in and the heartbeat is in time.", nil, nil),
+			"1 while the kernel sends lookups to the daemon: the process exists and its heartbeat is in time.", nil, nil),
 		age: prometheus.NewDesc("nodens_redirect_heartbeat_age_seconds",
 			"Time since the last heartbeat.", nil, nil),
 		fallbacks: prometheus.NewDesc("nodens_redirect_fallback_endpoints",
-			"Addresses that a service goes to while the daemon is not alive.", []string{"vip"}, nil),
+			"Addresses to which the kernel sends lookups of a service while the daemon is not alive.", []string{"vip"}, nil),
 	}
 }
 
@@ -85,7 +81,7 @@ func (c *collector) collectAlive(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(c.age, prometheus.GaugeValue, age.Seconds())
 }
 
-// readExits sums over the CPUs.
+// readExits returns a counter, summed over the CPUs.
 func readExits(exits *ebpf.Map, h redirectHook, reason redirectExitReason) (uint64, error) {
 	var perCPU []uint64
 	key := uint32(h)*uint32(redirectExitReasonEXIT_COUNT) + uint32(reason)
@@ -99,7 +95,7 @@ func readExits(exits *ebpf.Map, h redirectHook, reason redirectExitReason) (uint
 	return sum, nil
 }
 
-// state is what the programs see. The caller holds mu.
+// state returns the daemon's state as the programs see it. The caller holds mu.
 func (r *Redirect) state() (age time.Duration, alive bool, err error) {
 	age, err = r.beat.age()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Bounds and default of the time after which a daemon that does not beat counts
-// as hung.
+// Bounds and default of the time without a heartbeat after which a daemon counts as
+// hung.
 const (
 	MinHeartbeatTimeout     = 300 * time.Millisecond
 	MaxHeartbeatTimeout     = 500 * time.Millisecond
@@ -20,46 +20,46 @@ const (
 // DefaultPinDir is where a BPF file system is usually mounted.
 const DefaultPinDir = "/sys/fs/bpf/nodens"
 
-// MaxFallbacks is how many fallbacks of a service are used.
+// MaxFallbacks is the number of fallbacks that a service uses, at most.
 const MaxFallbacks = int(redirectLimitsMAX_FALLBACKS)
 
-// LongGone is the time for Service.Proxied.
+// LongGone is the time without a heartbeat that Service.Proxied refers to.
 const LongGone = time.Duration(redirectLimitsLONG_GONE_SECONDS) * time.Second
 
-// RedirectConfig says what is redirected and where the state lives.
+// RedirectConfig is the configuration of a Redirect.
 type RedirectConfig struct {
-	// Cgroup is the directory, in a cgroup v2 hierarchy, of the cgroup that
-	// holds all pods; see FindKubepods. Never the root.
+	// Cgroup is the cgroup v2 directory of all pods, see FindKubepods. It must not be
+	// the root.
 	Cgroup string
-	// PinDir is a directory in a BPF file system, made if missing. Default
-	// DefaultPinDir.
+	// PinDir is a directory in a BPF file system. OpenRedirect creates it if it is
+	// missing. Default DefaultPinDir.
 	PinDir   string
 	Services []Service
 	// HeartbeatTimeout is between MinHeartbeatTimeout and MaxHeartbeatTimeout.
 	// Default DefaultHeartbeatTimeout.
 	HeartbeatTimeout time.Duration
-	// Logger is told what was adopted, replaced and removed. Default: nobody.
+	// Logger reports what is adopted, replaced and removed. Default: none.
 	Logger *slog.Logger
 }
 
-// Service is one destination that is redirected, for UDP and TCP. All addresses
-// of it are of one family.
+// Service is one redirected destination, for UDP and TCP. All its addresses are of
+// one family.
 type Service struct {
-	// VIP is what applications ask.
+	// VIP is the address that applications query.
 	VIP netip.AddrPort
-	// Target is where the daemon listens, at an address that the CNI delivers. An
-	// application that asks the target itself on a socket that was redirected
-	// would see replies from the VIP.
+	// Target is the address on which the daemon listens. The CNI must deliver it. An
+	// application that queries the target itself from a redirected socket sees
+	// replies from the VIP.
 	Target netip.AddrPort
-	// Fallbacks are asked while the daemon is not alive: one a socket, another
-	// after some seconds. Of more than MaxFallbacks the first are used. None
-	// means those that a predecessor left in the pinned map, if any.
+	// Fallbacks are used while the daemon is not alive. A socket uses one of them, and
+	// another one after some seconds. Only the first MaxFallbacks are used. If there
+	// are none, the service keeps those that a predecessor left in the pinned map.
 	Fallbacks []netip.AddrPort
-	// PassThrough leaves the destination alone while the daemon is not alive.
+	// PassThrough: the kernel does not redirect while the daemon is not alive.
 	PassThrough bool
-	// Proxied: others deliver the VIP as well, as the service proxy a ClusterIP. Then
-	// the destination is left alone once a daemon that is gone has not beaten for
-	// LongGone, since nobody follows the fallbacks any more.
+	// Proxied: the VIP also works without redirection, for instance because it is a
+	// cluster IP of the service proxy. The kernel stops redirecting once a daemon that
+	// ended has sent no heartbeat for LongGone, since nothing updates the fallbacks.
 	Proxied bool
 }
 
@@ -69,8 +69,7 @@ func (s Service) Equal(o Service) bool {
 		slices.Equal(s.Fallbacks, o.Fallbacks)
 }
 
-// withDefaults returns a copy with defaults filled in and addresses unmapped, or
-// what is wrong with it.
+// withDefaults checks c and returns a copy with defaults and unmapped addresses.
 func (c RedirectConfig) withDefaults() (RedirectConfig, error) {
 	if c.PinDir == "" {
 		c.PinDir = DefaultPinDir
@@ -94,7 +93,7 @@ func (c RedirectConfig) withDefaults() (RedirectConfig, error) {
 	return c, nil
 }
 
-// checkServices also unmaps the addresses, in place.
+// checkServices checks services and unmaps their addresses in place.
 func checkServices(services []Service) error {
 	if limit := int(redirectLimitsMAX_SERVICES); len(services) == 0 || len(services) > limit {
 		return fmt.Errorf("%d services: not between 1 and %d", len(services), limit)
@@ -119,7 +118,7 @@ func checkServices(services []Service) error {
 	for _, s := range services {
 		for _, to := range append([]netip.AddrPort{s.Target}, s.Fallbacks...) {
 			if vips[unmap(to)] {
-				return fmt.Errorf("service %s: would go to %s, which is redirected itself", s.VIP, to)
+				return fmt.Errorf("service %s: goes to %s, which is redirected itself", s.VIP, to)
 			}
 		}
 	}
@@ -143,7 +142,7 @@ func (s *Service) check() error {
 	return err
 }
 
-// checkFallbacks returns those that are used, unmapped.
+// checkFallbacks returns the endpoints that are used, unmapped.
 func checkFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) ([]netip.AddrPort, error) {
 	var used []netip.AddrPort
 	for _, ap := range endpoints {

@@ -25,14 +25,14 @@ func TestConfigErrors(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		change func(*RedirectConfig)
-		want   string // "" for none
+		want   string // empty: no error
 	}{
 		{"good", func(*RedirectConfig) {}, ""},
 		{"v4-mapped", func(c *RedirectConfig) { c.Services[0].VIP = ap("[::ffff:169.254.20.10]:53") }, ""},
 		{"no cgroup", func(c *RedirectConfig) { c.Cgroup = "" }, "no cgroup given"},
 		{"no services", func(c *RedirectConfig) { c.Services = nil }, "0 services: not between 1 and 64"},
-		{"impatient", func(c *RedirectConfig) { c.HeartbeatTimeout = 299 * time.Millisecond }, "heartbeat timeout 299ms: not between 300ms and 500ms"},
-		{"too patient", func(c *RedirectConfig) { c.HeartbeatTimeout = time.Second }, "heartbeat timeout 1s: not between"},
+		{"short timeout", func(c *RedirectConfig) { c.HeartbeatTimeout = 299 * time.Millisecond }, "heartbeat timeout 299ms: not between 300ms and 500ms"},
+		{"long timeout", func(c *RedirectConfig) { c.HeartbeatTimeout = time.Second }, "heartbeat timeout 1s: not between"},
 		{"twice", func(c *RedirectConfig) { c.Services = append(c.Services, c.Services[0]) }, "service 169.254.20.10:53: given twice"},
 		{"no port", func(c *RedirectConfig) { c.Services[0].VIP = ap("10.0.0.1:0") }, "10.0.0.1:0: not an address and a port"},
 		{"no VIP", func(c *RedirectConfig) { c.Services[0].VIP = netip.AddrPort{} }, "not an address and a port"},
@@ -43,13 +43,13 @@ func TestConfigErrors(t *testing.T) {
 		{"families of fallbacks", func(c *RedirectConfig) { c.Services[0].Fallbacks = eps(core6) }, "fallback [fd00::3]:53 is of the other address family"},
 		{"fallback to itself", func(c *RedirectConfig) { c.Services[0].Fallbacks = eps(vip4) }, "is its own fallback"},
 		{"bad fallback", func(c *RedirectConfig) { c.Services[0].Fallbacks = eps("224.0.0.1:53") }, "fallback: 224.0.0.1:53: not a unicast address"},
-		{"both", func(c *RedirectConfig) {
+		{"fallbacks and pass-through", func(c *RedirectConfig) {
 			c.Services[0].Fallbacks = eps(core4)
 			c.Services[0].PassThrough = true
 		}, "choose one"},
-		{"circle", func(c *RedirectConfig) {
+		{"fallback to a VIP", func(c *RedirectConfig) {
 			c.Services = append(c.Services, Service{VIP: ap(cluster4), Target: ap(target4), Fallbacks: eps(vip4)})
-		}, "service 10.96.0.10:53: would go to 169.254.20.10:53, which is redirected itself"},
+		}, "service 10.96.0.10:53: goes to 169.254.20.10:53, which is redirected itself"},
 		{"ports", func(c *RedirectConfig) {
 			for _, port := range []uint16{1, 2, 3, 4} {
 				c.Services = append(c.Services, Service{VIP: netip.AddrPortFrom(ap(vip4).Addr(), port), Target: ap(target4)})
@@ -67,7 +67,7 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
-// The caller's slice is its own.
+// withDefaults leaves the caller's slice unchanged.
 func TestConfigIsCopied(t *testing.T) {
 	mapped := ap("[::ffff:169.254.20.10]:53")
 	cfg := RedirectConfig{Cgroup: "/cg", Services: []Service{{VIP: mapped, Target: ap(target4)}}}
@@ -117,7 +117,6 @@ func TestSetFallbacksErrors(t *testing.T) {
 		"SetFallbacks": r.SetFallbacks(ap(vip4), nil),
 		"Alive":        r.Alive(),
 		"Attach":       r.Attach(),
-		"Exempt":       r.Exempt(1),
 		"OptOut":       r.OptOut(1),
 		"OptIn":        r.OptIn(1),
 	} {
@@ -140,7 +139,7 @@ func TestEndpointRoundTrip(t *testing.T) {
 	}
 }
 
-// What the kernel is told.
+// The settings in the kernel's map.
 func TestSettings(t *testing.T) {
 	lab.NeedBPF(t)
 	cfg := RedirectConfig{

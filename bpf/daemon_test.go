@@ -16,7 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// daemon is a process that is redirected to, and that can be killed.
+// daemon is a process to which sockets are redirected. The test can kill it.
 type daemon struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -25,15 +25,15 @@ type daemon struct {
 
 type daemonConfig struct {
 	Redirect RedirectConfig
-	Timeout  time.Duration    // of the heartbeat, beyond what a caller may set
-	Name     string           // what it answers with
-	Serve    []netip.AddrPort // where, in the namespace given as descriptor 3
+	Timeout  time.Duration    // of the heartbeat; OpenRedirect would refuse it
+	Name     string           // in its answers
+	Serve    []netip.AddrPort // in the namespace given as file descriptor 3
 }
 
 const envDaemon = "NODENS_BPF_TEST_DAEMON"
 
-// startDaemon returns when the daemon is alive. It runs in the namespace home,
-// the test's own where that is nil, and serves in serves.
+// startDaemon returns when the daemon is alive. It runs in the namespace home (nil:
+// that of the test) and serves in the namespace serves.
 func startDaemon(t testing.TB, home, serves *lab.Netns, cfg daemonConfig) *daemon {
 	t.Helper()
 	text, err := json.Marshal(cfg)
@@ -65,7 +65,7 @@ func (d *daemon) says(t testing.TB, want string) {
 	}
 }
 
-// withdraw leaves it serving what still comes.
+// withdraw makes it withdraw. It still answers.
 func (d *daemon) withdraw(t testing.TB) {
 	t.Helper()
 	_, err := d.in.Write([]byte("withdraw\n"))
@@ -73,14 +73,14 @@ func (d *daemon) withdraw(t testing.TB) {
 	d.says(t, "withdrawn")
 }
 
-// kill ends it without its cooperation and waits.
+// kill kills it and waits.
 func (d *daemon) kill(t testing.TB) {
 	t.Helper()
 	if d.cmd.ProcessState != nil {
 		return
 	}
 	check(t, d.cmd.Process.Kill())
-	_ = d.cmd.Wait() // says "killed"
+	_ = d.cmd.Wait() // the error is "killed"
 }
 
 func (d *daemon) signal(t testing.TB, sig syscall.Signal) {
@@ -88,7 +88,7 @@ func (d *daemon) signal(t testing.TB, sig syscall.Signal) {
 	check(t, d.cmd.Process.Signal(sig))
 }
 
-// stop ends it in order and waits.
+// stop ends it normally and waits.
 func (d *daemon) stop(t testing.TB) {
 	t.Helper()
 	check(t, d.in.Close())
@@ -133,8 +133,8 @@ func runDaemon() error {
 	return r.Close()
 }
 
-// serveInDescriptor3 serves until the process ends. It returns a socket that asks
-// the first address, as a daemon asks itself.
+// serveInDescriptor3 serves until the process ends. It returns a socket that is
+// connected to the first address, for the daemon's own queries.
 func serveInDescriptor3(cfg daemonConfig) (probe *net.UDPConn, err error) {
 	err = lab.NetnsOf(os.NewFile(3, "descriptor 3")).Do(func() error {
 		for _, addr := range cfg.Serve {
@@ -155,7 +155,7 @@ func serveInDescriptor3(cfg daemonConfig) (probe *net.UDPConn, err error) {
 	return probe, err
 }
 
-// beatBySelfQuery runs until the process ends.
+// beatBySelfQuery sends heartbeats after answers to its own queries.
 func beatBySelfQuery(r *Redirect, probe *net.UDPConn) {
 	buf := make([]byte, 64)
 	for range time.Tick(50 * time.Millisecond) {
@@ -168,8 +168,8 @@ func beatBySelfQuery(r *Redirect, probe *net.UDPConn) {
 	}
 }
 
-// waitAlive polls the state that the programs see: a process that was stopped or
-// killed gives no sign.
+// waitAlive polls the state that the programs see: a stopped or killed process sends
+// no signal.
 func waitAlive(t testing.TB, r *Redirect, want bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -181,5 +181,5 @@ func waitAlive(t testing.TB, r *Redirect, want bool) {
 			return
 		}
 	}
-	t.Fatalf("waited in vain for alive = %v", want)
+	t.Fatalf("alive did not become %v", want)
 }

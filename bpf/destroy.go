@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Messages of sock_diag(7) that golang.org/x/sys does not name.
+// Constants of sock_diag(7) that golang.org/x/sys lacks.
 const (
 	sockDiagByFamily = 20
 	sockDestroy      = 21
@@ -27,11 +27,11 @@ const (
 	diagMessageLen = 4 + len(diagID{}) // start of struct inet_diag_msg
 )
 
-// DestroySockets ends the connected UDP sockets of a network namespace whose
-// peer is peer: their owner's next system call fails with ECONNABORTED, so that a
-// resolver tries again at once. It returns how many. A nil netns is the calling
-// thread's. Needs CAP_NET_ADMIN there; a kernel without
-// CONFIG_INET_DIAG_DESTROY or udp_diag is ErrKernel.
+// DestroySockets destroys the UDP sockets that are connected to peer in a network
+// namespace, and returns their number. The next system call on such a socket fails
+// with ECONNABORTED, so that a resolver retries at once. A nil netns means that of
+// the calling thread. It needs CAP_NET_ADMIN there. Without CONFIG_INET_DIAG_DESTROY
+// or udp_diag in the kernel it fails with ErrKernel.
 func DestroySockets(netns *os.File, peer netip.AddrPort) (int, error) {
 	peer = unmap(peer)
 	if err := checkUnicast(peer); err != nil {
@@ -78,7 +78,7 @@ func destroyFamily(conn *netlink.Conn, family uint8, peer netip.AddrPort) (int, 
 			Header: netlink.Header{Type: sockDestroy, Flags: netlink.Request | netlink.Acknowledge},
 			Data:   diagRequest(family, id),
 		})
-		if errors.Is(err, os.ErrNotExist) { // closed meanwhile
+		if errors.Is(err, os.ErrNotExist) { // the owner closed it
 			continue
 		}
 		if err != nil {
@@ -109,8 +109,8 @@ func connectedUDP(conn *netlink.Conn, family uint8) ([]diagID, error) {
 	return ids, nil
 }
 
-// diagRequest is struct inet_diag_req_v2. The id ends in the socket's cookie,
-// so that no other socket is meant.
+// diagRequest returns a struct inet_diag_req_v2. The id includes the socket's cookie,
+// so that it matches no other socket.
 func diagRequest(family uint8, id diagID) []byte {
 	req := make([]byte, 8, diagRequestLen)
 	req[0] = family

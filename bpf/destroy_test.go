@@ -22,7 +22,7 @@ func TestDestroySockets(t *testing.T) {
 		"mapped":    {"udp6", netip.AddrPortFrom(netip.AddrFrom16(ap(target4).Addr().As16()), 10053), unix.ECONNABORTED},
 		"IPv6":      {"udp6", ap(target6), 0},
 		"elsewhere": {"udp4", ap(core4), 0},
-		"same port": {"udp4", ap("10.0.0.3:10053"), unix.ECONNREFUSED}, // nobody is there
+		"same port": {"udp4", ap("10.0.0.3:10053"), unix.ECONNREFUSED}, // nothing listens there
 	}
 	for name, c := range connected {
 		p.must(t, request{Op: "socket", Socket: name, Network: c.network})
@@ -49,11 +49,11 @@ func TestDestroySockets(t *testing.T) {
 	destroy(target4, 0)
 	destroy(target6, 1)
 	if n, err := DestroySockets(netns, netip.AddrPort{}); err == nil {
-		t.Errorf("destroyed %d sockets to nobody", n)
+		t.Errorf("destroyed %d sockets to an unused address", n)
 	}
 }
 
-// Without a namespace the calling thread's is meant.
+// A nil namespace means that of the calling thread.
 func TestDestroySocketsHere(t *testing.T) {
 	p := newPod(t)
 	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
@@ -66,8 +66,8 @@ func TestDestroySocketsHere(t *testing.T) {
 	})
 }
 
-// Two pods and a process of each; the test's own namespace and what is not below
-// kubepods are left alone.
+// DestroyPodSockets reaches the processes of two pods, but neither the test's own
+// namespace nor processes outside kubepods.
 func TestDestroyPodSockets(t *testing.T) {
 	p := newPod(t)
 	inside := func(ns *lab.Netns, cgroup string) *agent {
@@ -83,7 +83,7 @@ func TestDestroyPodSockets(t *testing.T) {
 	ns3.AddAddrs(t, "lo", "10.0.0.2/32")
 	other := inside(ns3, filepath.Dir(p.kubepods))
 
-	threads := lab.MakeCgroup(t, filepath.Join(lab.MakeCgroup(t, filepath.Join(p.kubepods, "a")), "threads")) // has no list of processes
+	threads := lab.MakeCgroup(t, filepath.Join(lab.MakeCgroup(t, filepath.Join(p.kubepods, "a")), "threads")) // its cgroup.procs cannot be read
 	check(t, os.WriteFile(filepath.Join(threads, "cgroup.type"), []byte("threaded"), 0))
 
 	if n, err := DestroyPodSockets(p.kubepods, "/proc", ap(target4)); n != 2 || err != nil {
@@ -97,7 +97,7 @@ func TestDestroyPodSockets(t *testing.T) {
 	if got := other.call(t, request{Op: "recv", Socket: "u"}).Errno; got != unix.EAGAIN {
 		t.Errorf("recv outside: %v, want %v", got, unix.EAGAIN)
 	}
-	p.ns.Inside(t, func() error { // as the caller of that namespace
+	p.ns.Inside(t, func() error { // with the pod's namespace as the caller's own
 		if n, err := DestroyPodSockets(p.kubepods, "/proc", ap(target4)); n != 0 || err != nil {
 			t.Errorf("destroyed %d sockets, %v", n, err)
 		}

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DestroyPodSockets is DestroySockets in the network namespace of every pod: of
-// every process below the cgroup kubepods, as the proc file system proc shows it,
-// but the caller's own. It goes on after a namespace that fails. The process must
-// see the pods' processes (hostPID) and needs CAP_SYS_ADMIN and CAP_SYS_PTRACE to
-// enter their namespaces.
+// DestroyPodSockets calls DestroySockets for the network namespace of every pod: of
+// every process below the cgroup kubepods in the proc file system proc, except the
+// caller's own. After a failure it continues with the next namespace. The process
+// must see the pods' processes (hostPID), and needs CAP_SYS_ADMIN and CAP_SYS_PTRACE
+// to enter their namespaces.
 func DestroyPodSockets(kubepods, proc string, peer netip.AddrPort) (int, error) {
 	destroyed := 0
 	var errs []error
@@ -32,9 +32,9 @@ func DestroyPodSockets(kubepods, proc string, peer netip.AddrPort) (int, error) 
 	return destroyed, nil
 }
 
-// PodNetworks calls f with the network namespace of every pod, each once, until f
-// returns false: as DestroyPodSockets finds them, and with the same needs. The file
-// is closed after the call.
+// PodNetworks calls f once for the network namespace of every pod, until f returns
+// false. It finds them as DestroyPodSockets does and needs the same. It closes the
+// file after the call.
 func PodNetworks(kubepods, proc string, f func(netns *os.File) bool) error {
 	if err := eachNetwork(kubepods, proc, f); err != nil {
 		return fmt.Errorf("network namespaces of pods: %w", err)
@@ -42,10 +42,10 @@ func PodNetworks(kubepods, proc string, f func(netns *os.File) bool) error {
 	return nil
 }
 
-// errEnough ends a walk.
-var errEnough = errors.New("enough")
+// errStop ends a walk.
+var errStop = errors.New("stop")
 
-// eachNetwork goes on after a namespace that cannot be opened.
+// eachNetwork continues after a namespace that it cannot open.
 func eachNetwork(kubepods, proc string, f func(netns *os.File) bool) error {
 	own, _, err := inode(filepath.Join(proc, "thread-self/ns/net"))
 	if err != nil {
@@ -54,21 +54,22 @@ func eachNetwork(kubepods, proc string, f func(netns *os.File) bool) error {
 	seen := map[uint64]bool{own: true}
 	var errs []error
 	err = eachProcess(kubepods, func(pid string) error {
-		goOn, err := openOnce(seen, filepath.Join(proc, pid, "ns/net"), f)
+		more, err := openOnce(seen, filepath.Join(proc, pid, "ns/net"), f)
 		errs = append(errs, err)
-		if !goOn {
-			return errEnough
+		if !more {
+			return errStop
 		}
 		return nil
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errStop) {
 		err = nil
 	}
 	return errors.Join(append(errs, err)...)
 }
 
-// openOnce passes over namespaces that were seen and processes that ended.
-func openOnce(seen map[uint64]bool, path string, f func(netns *os.File) bool) (goOn bool, err error) {
+// openOnce calls f for the namespace at path, unless it was seen before or its process
+// has ended.
+func openOnce(seen map[uint64]bool, path string, f func(netns *os.File) bool) (more bool, err error) {
 	netns, err := os.Open(path)
 	if isGone(err) {
 		return true, nil
@@ -88,8 +89,8 @@ func openOnce(seen map[uint64]bool, path string, f func(netns *os.File) bool) (g
 	return f(netns), nil
 }
 
-// eachProcess calls f for all processes of a cgroup and of those below it, as
-// they come and go; an error of f ends it.
+// eachProcess calls f for the processes of a cgroup and of those below it, until f
+// returns an error.
 func eachProcess(cgroup string, f func(pid string) error) error {
 	return filepath.WalkDir(cgroup, func(dir string, d fs.DirEntry, err error) error {
 		if isGone(err) {
@@ -99,7 +100,7 @@ func eachProcess(cgroup string, f func(pid string) error) error {
 			return err
 		}
 		list, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-		if isGone(err) || errors.Is(err, unix.EOPNOTSUPP) { // of a threaded one, all are above
+		if isGone(err) || errors.Is(err, unix.EOPNOTSUPP) { // a threaded cgroup: its processes are listed above
 			return nil
 		}
 		if err != nil {
@@ -107,7 +108,7 @@ func eachProcess(cgroup string, f func(pid string) error) error {
 		}
 		for pid := range strings.FieldsSeq(string(list)) {
 			if pid == "0" {
-				return fmt.Errorf("%s: processes of another PID namespace: needs hostPID", dir)
+				return fmt.Errorf("%s: cannot see the processes of pods: needs hostPID", dir)
 			}
 			if err := f(pid); err != nil {
 				return err
@@ -117,7 +118,7 @@ func eachProcess(cgroup string, f func(pid string) error) error {
 	})
 }
 
-// isGone: a cgroup that was removed, or a process that ended, meanwhile.
+// isGone reports whether err means that a cgroup was removed or a process ended.
 func isGone(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV)
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// respond is what a server of that name answers: a TXT record of its name or
-// addresses to a DNS query, in the framing of the query; else the name, a colon
-// and the query.
+// respond returns the answer of the server name. For a DNS query it is a reply with
+// the name as TXT, or with an address, framed like the query. For other data it is
+// the name, a colon and the data.
 func respond(name string, query []byte) []byte {
 	msg, framed := query, false
 	if len(query) > 2 && int(binary.BigEndian.Uint16(query)) == len(query)-2 {
@@ -40,7 +40,7 @@ func dnsReply(name string, q *dns.Msg) *dns.Msg {
 	return reply
 }
 
-// serverAddrs are the A records by which servers name themselves.
+// serverAddrs are the addresses in the A records of each server.
 var serverAddrs = map[string][]byte{
 	"daemon": {192, 0, 2, 1},
 	"core":   {192, 0, 2, 2},

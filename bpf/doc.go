@@ -1,26 +1,27 @@
-// Package bpf redirects sockets: a pod's socket that connects or sends to a
-// service's VIP goes to the daemon while that is alive, and straight to a
-// fallback while it is not. The application sees the VIP in both directions.
+// Package bpf redirects sockets. When a pod's socket connects or sends to a
+// service's VIP, the kernel sends it to the daemon while the daemon is alive, and
+// to a fallback while it is not. The application sees the VIP in both directions.
 //
-// # What outlives the process
+// # Pins
 //
-// Programs, links and maps are pinned in a bpffs, below a directory that is
-// named by the shape of the maps. The next process adopts them: it swaps each
-// link's program atomically and goes on with the same maps, so that sockets that
-// were redirected by the predecessor keep their translation.
+// Programs, links and maps are pinned in a BPF file system, below a directory that
+// is named after the version of the maps' layout. They outlive the process. The
+// next process adopts them: it replaces each link's program atomically and uses the
+// same maps, so that sockets that its predecessor redirected keep their
+// translation.
 //
-// # Alive
+// # Liveness
 //
-// The kernel decides per look-up, by two signs together: the canary, a socket of
-// this process in a sockmap, which the kernel takes out when the process ends;
-// and the heartbeat, a time in a memory-mapped array, which stops when the
-// process hangs. Beat is to be called by who has seen an answer come through the
-// serving path, not by a timer.
+// The kernel decides for each lookup. The daemon is alive if two conditions hold:
+// the canary, a socket of the process, is in a sockmap, from which the kernel
+// removes it when the process ends; and the heartbeat, a time in a memory-mapped
+// array, is recent, which it is not when the process hangs. Call Beat after an
+// answer through the serving path, not from a timer.
 //
-// # Order
+// # Order of calls
 //
-// OpenRedirect, listen, ask oneself, Attach, Alive. At the end of a process the
-// kernel closes the highest descriptor first: that is the canary's, so that who
-// sees a connection reset finds the daemon gone when it tries again. To stop:
-// Withdraw, drain, Close. Everything stays pinned until Teardown.
+// OpenRedirect, listen, check that the targets answer, Attach, Alive. When a
+// process ends, the kernel closes the highest file descriptor first. That is the
+// canary: a client whose connection is reset finds the daemon gone when it retries.
+// To stop: Withdraw, drain, Close. Everything stays pinned until Teardown.
 package bpf

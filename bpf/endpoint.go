@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// toEndpoint mirrors struct endpoint: network byte order, IPv4 as v4-mapped.
+// toEndpoint returns ap as struct endpoint: network byte order, IPv4 as v4-mapped.
 func toEndpoint(ap netip.AddrPort) redirectEndpoint {
 	var e redirectEndpoint
 	raw := ap.Addr().As16()
@@ -24,8 +24,7 @@ func fromEndpoint(e redirectEndpoint) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(raw).Unmap(), networkPort(e.Port))
 }
 
-// networkPort converts between the host's and the network's byte order; it is
-// its own inverse.
+// networkPort converts between host and network byte order, in both directions.
 func networkPort(port uint16) uint16 {
 	var raw [2]byte
 	binary.BigEndian.PutUint16(raw[:], port)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What keeps redirection from working; the daemon serves without it.
+// Reasons why redirection does not work. The daemon serves without it.
 var (
 	// ErrNoBPFFS: the pin directory is not in a BPF file system.
 	ErrNoBPFFS = errors.New("not in a BPF file system: mount one with \"mount -t bpf bpf /sys/fs/bpf\", and into the container")
@@ -17,16 +17,15 @@ var (
 	ErrPermission = errors.New("not permitted: needs the capabilities BPF, NET_ADMIN and PERFMON")
 	// ErrKernel: the kernel lacks a feature.
 	ErrKernel = errors.New("the kernel cannot do this: needs Linux 5.10 with CONFIG_CGROUP_BPF and CONFIG_BPF_SYSCALL")
-	// ErrCgroup: the directory cannot have the programs attached.
-	ErrCgroup = errors.New("not a cgroup v2 directory below the root: name the one of the pods")
-	// ErrAncestor: a program on a cgroup above keeps ours out, or would be kept
-	// out by ours.
-	ErrAncestor = errors.New("a program above is not attached with BPF_F_ALLOW_MULTI: have its owner attach it with that flag")
-	// ErrNoKubepods: no cgroup of the pods was found, or several.
-	ErrNoKubepods = errors.New("no single kubepods directory in a cgroup v2 hierarchy: name the directory")
+	// ErrCgroup: programs cannot be attached to the directory.
+	ErrCgroup = errors.New("not a cgroup v2 directory below the root: set the one of all pods")
+	// ErrAncestor: a program on a cgroup above keeps ours out, or ours would replace it.
+	ErrAncestor = errors.New("a program above is attached without BPF_F_ALLOW_MULTI: its owner must set that flag")
+	// ErrNoKubepods: there is no cgroup of all pods, or several.
+	ErrNoKubepods = errors.New("no single kubepods directory in a cgroup v2 hierarchy: set -kubepods")
 )
 
-// explain puts the sentinel beside an error of the kernel that has one.
+// explain adds the sentinel error that matches an error of the kernel.
 func explain(op string, err error) error {
 	switch {
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP):

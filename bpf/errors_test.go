@@ -37,7 +37,7 @@ func TestOpenErrors(t *testing.T) {
 				t.Errorf("error %v, want %q with %q", err, tc.want, tc.says)
 			}
 			if _, err := os.Stat(cfg.PinDir); err == nil {
-				t.Error("something was pinned")
+				t.Error("OpenRedirect left pins")
 			}
 		})
 	}
@@ -46,11 +46,11 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// Maps of another shape under our version's name are not touched.
+// Maps with another layout in our version's directory stay unchanged.
 func TestForeignMapInPlace(t *testing.T) {
 	p := newPod(t)
 	cfg := p.config(t)
-	dir := versionDir(cfg.PinDir, shapeVersion)
+	dir := versionDir(cfg.PinDir, layoutVersion)
 	check(t, os.MkdirAll(dir, 0o700))
 	defer os.RemoveAll(cfg.PinDir)
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 2, ValueSize: 2, MaxEntries: 1})
@@ -59,11 +59,12 @@ func TestForeignMapInPlace(t *testing.T) {
 	check(t, m.Pin(filepath.Join(dir, redirectMapServices)))
 	_, err = OpenRedirect(cfg)
 	if !errors.Is(err, ebpf.ErrMapIncompatible) || !strings.Contains(err.Error(), "teardown") {
-		t.Errorf("error %v, want one that says to tear down", err)
+		t.Errorf("error %v, want one that names teardown", err)
 	}
 }
 
-// One without BPF_F_ALLOW_MULTI above is named, and nothing of ours stays.
+// The error names a program above that is attached without BPF_F_ALLOW_MULTI, and
+// none of our programs stays attached.
 func TestAncestorProgram(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -104,7 +105,7 @@ func TestAncestorProgram(t *testing.T) {
 	})
 }
 
-// allowProgram changes nothing.
+// allowProgram returns a program that allows every call unchanged.
 func allowProgram(t *testing.T, attach ebpf.AttachType) *ebpf.Program {
 	t.Helper()
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -118,7 +119,7 @@ func allowProgram(t *testing.T, attach ebpf.AttachType) *ebpf.Program {
 	return prog
 }
 
-// attachLegacy attaches without a link, as long as the test runs.
+// attachLegacy attaches without a link until the test ends.
 func attachLegacy(t *testing.T, dir string, prog *ebpf.Program, attach ebpf.AttachType, flags uint32) {
 	t.Helper()
 	f, err := os.Open(dir)
@@ -135,8 +136,8 @@ func attachLegacy(t *testing.T, dir string, prog *ebpf.Program, attach ebpf.Atta
 
 const envCaps = "NODENS_BPF_TEST_CAPS"
 
-// What a process with the documented capabilities can do, and what one with
-// none is told.
+// A process with the documented capabilities can redirect. Without them, it gets
+// ErrPermission.
 func TestCapabilities(t *testing.T) {
 	p := newPod(t)
 	for name, want := range map[string]string{"documented": "", "none": ErrPermission.Error(), "no PERFMON": ErrPermission.Error()} {
@@ -155,7 +156,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// capabilitiesMain prints "ok" or the error of what a daemon does.
+// capabilitiesMain does what a daemon does, and prints "ok" or the error.
 func capabilitiesMain() {
 	runtime.LockOSThread()
 	caps := []uint{unix.CAP_BPF, unix.CAP_NET_ADMIN, unix.CAP_PERFMON, unix.CAP_NET_BIND_SERVICE}
@@ -187,7 +188,7 @@ func redirectOnce(cfg RedirectConfig) error {
 	return errors.Join(r.Attach(), r.Attach(), r.Alive(), r.SetFallbacks(ap(vip4), nil), r.Withdraw(), r.Close(), Teardown(cfg.PinDir))
 }
 
-// setCapabilities is for the calling thread.
+// setCapabilities changes those of the calling thread.
 func setCapabilities(caps []uint) error {
 	var data [2]unix.CapUserData
 	for _, c := range caps {

@@ -7,23 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exempt leaves the sockets of a network namespace alone while the daemon is
-// alive. The next OpenRedirect forgets it.
-func (r *Redirect) Exempt(netnsCookie uint64) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return errClosed
-	}
-	if err := r.objs.Exempt.Put(netnsCookie, uint8(1)); err != nil {
-		return explain("redirect: exempt network namespace", err)
-	}
-	return nil
-}
-
-// exemptSelf makes sure that this process reaches what it asks for: its network
-// namespace, which is the host's in a DaemonSet, while it is alive, and its own
-// cgroup always. A predecessor's are removed.
+// exemptSelf keeps this process's own queries from being redirected: those from its
+// network namespace (the host's in a DaemonSet) while it is alive, and those from
+// its cgroup always. It removes the entries of a predecessor.
 func (r *Redirect) exemptSelf() error {
 	cookie, err := netnsCookie()
 	if err != nil && !errors.Is(err, unix.ENOPROTOOPT) { // before Linux 5.14

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exitCase is one run of a hook that ends with one reason.
+// exitCase makes a hook run once and end with one reason.
 type exitCase struct {
 	reason redirectExitReason
 	hook   redirectHook
@@ -20,11 +20,11 @@ type exitCase struct {
 }
 
 const (
-	nobody4 = "10.0.0.9:53"
+	unused4 = "10.0.0.9:53"
 	local4  = "127.0.0.1:5353"
 )
 
-// sendTo sends on the socket "u" and does not care what comes of it.
+// sendTo sends on the socket "u" and ignores errors.
 func sendTo(addr string) func(*testing.T, *pod) {
 	return func(t *testing.T, p *pod) {
 		p.call(t, request{Op: "send", Socket: "u", Addr: ap(addr), Payload: "q"})
@@ -51,14 +51,14 @@ func exitCases() []exitCase {
 		{reason: redirectExitReasonEXIT_PASSED_GONE, hook: send, setUp: withdraw, do: sendTo(cluster4)},
 		{reason: redirectExitReasonEXIT_PASSED_HUNG, hook: send, setUp: hang, do: sendTo(cluster4)},
 		{reason: redirectExitReasonEXIT_OTHER_PORT, hook: send, do: sendTo(local4)},
-		{reason: redirectExitReasonEXIT_OTHER_ADDRESS, hook: send, do: sendTo(nobody4)},
+		{reason: redirectExitReasonEXIT_OTHER_ADDRESS, hook: send, do: sendTo(unused4)},
 		{reason: redirectExitReasonEXIT_NO_FALLBACK, hook: send,
 			setUp: func(t *testing.T, _ *pod, r *Redirect) {
 				check(t, r.SetFallbacks(ap(vip4), nil))
 				check(t, r.Withdraw())
 			}, do: sendTo(vip4)},
 		{reason: redirectExitReasonEXIT_EXEMPT, hook: send,
-			setUp: func(t *testing.T, p *pod, r *Redirect) { check(t, r.Exempt(p.cookie(t))) },
+			setUp: func(t *testing.T, p *pod, r *Redirect) { p.exempt(t, r) },
 			do:    sendTo(vip4)},
 		{reason: redirectExitReasonEXIT_OPTED_OUT, hook: send,
 			setUp: func(t *testing.T, p *pod, r *Redirect) { optOut(t, r, p.cgroup) },
@@ -92,7 +92,7 @@ func exitCases() []exitCase {
 	}
 }
 
-// noSocketMemory leaves no room for options of sockets in the pod's namespace.
+// noSocketMemory leaves no memory for socket storage in the pod's namespace.
 func noSocketMemory(t *testing.T, p *pod, _ *Redirect) {
 	const path = "/proc/sys/net/core/optmem_max"
 	var missing bool
@@ -115,14 +115,15 @@ func optOut(t *testing.T, r *Redirect, dir string) {
 	check(t, r.OptOut(id))
 }
 
-// cookie returns the cookie of the pod's namespace.
-func (p *pod) cookie(t testing.TB) (cookie uint64) {
+// exempt exempts the pod's namespace, as OpenRedirect does for the daemon's own.
+func (p *pod) exempt(t testing.TB, r *Redirect) {
 	t.Helper()
+	var cookie uint64
 	p.ns.Inside(t, func() (err error) {
 		cookie, err = netnsCookie()
 		return err
 	})
-	return cookie
+	check(t, r.objs.Exempt.Put(cookie, uint8(1)))
 }
 
 func TestExitReasons(t *testing.T) {
@@ -148,7 +149,7 @@ func TestExitReasons(t *testing.T) {
 	}
 }
 
-// runs sums over all reasons.
+// runs returns the sum of a hook's counters.
 func (r *Redirect) runs(t *testing.T, h redirectHook) (sum int) {
 	for reason := range redirectExitReasonEXIT_COUNT {
 		sum += int(readHook(t, r, h, reason))
@@ -156,7 +157,7 @@ func (r *Redirect) runs(t *testing.T, h redirectHook) (sum int) {
 	return sum
 }
 
-// calls is how often the agent made the system call of a hook.
+// calls returns the number of the agent's system calls that run a hook.
 func (p *pod) calls(h redirectHook) int {
 	if h == redirectHookHOOK_RECVMSG4 {
 		return p.made["recv"]
@@ -164,7 +165,7 @@ func (p *pod) calls(h redirectHook) int {
 	return p.made["send"]
 }
 
-// The cases cover what the table of reasons has.
+// exitCases covers every reason.
 func TestEveryReasonHasACase(t *testing.T) {
 	covered := map[redirectExitReason]bool{
 		redirectExitReasonEXIT_NOT_CONFIGURED: true, // an array always has its element
@@ -197,10 +198,10 @@ func TestCollector(t *testing.T) {
 	p.ask(t, shapes()[2], "target")
 	p.ask(t, shapes()[2], "target")
 	const want = `
-# HELP nodens_redirect_alive 1 while the kernel sends look-ups to the daemon: a canary is in and the heartbeat is in time.
+# HELP nodens_redirect_alive 1 while the kernel sends lookups to the daemon: the process exists and its heartbeat is in time.
 # TYPE nodens_redirect_alive gauge
 nodens_redirect_alive 1
-# HELP nodens_redirect_fallback_endpoints Addresses that a service goes to while the daemon is not alive.
+# HELP nodens_redirect_fallback_endpoints Addresses to which the kernel sends lookups of a service while the daemon is not alive.
 # TYPE nodens_redirect_fallback_endpoints gauge
 nodens_redirect_fallback_endpoints{vip="169.254.20.10:53"} 2
 nodens_redirect_fallback_endpoints{vip="[fd00:53::10]:53"} 1

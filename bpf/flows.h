@@ -10,7 +10,7 @@ static __always_inline int same(const struct endpoint *a, const struct endpoint 
 	       a->addr[1] == b->addr[1] && a->addr[2] == b->addr[2];
 }
 
-/* Returns 0, or -1 where the kernel has no room for the socket's state. */
+/* Stores a flow. Returns 0, or -1 if the kernel has no memory for it. */
 static __always_inline int remember(void *sk, const struct endpoint *target, const struct endpoint *original)
 {
 	struct socket_flows *list = bpf_sk_storage_get(&flows, sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
@@ -34,7 +34,7 @@ static __always_inline int remember(void *sk, const struct endpoint *target, con
 	return 0;
 }
 
-/* The application asks for peer itself: from here on it is shown as it is. */
+/* Removes the flow to peer: the application connects to peer itself. */
 static __always_inline void forget(void *sk, const struct endpoint *peer)
 {
 	struct socket_flows *list = bpf_sk_storage_get(&flows, sk, NULL, 0);
@@ -44,10 +44,10 @@ static __always_inline void forget(void *sk, const struct endpoint *peer)
 #pragma unroll
 	for (__u32 i = 0; i < MAX_FLOWS; i++)
 		if (same(&list->flow[i].target, peer))
-			list->flow[i].target.port = 0; /* the port of no peer */
+			list->flow[i].target.port = 0; /* no peer has port 0 */
 }
 
-/* Replaces a peer that we put in by what the application asked for. */
+/* Replaces a target or fallback by the application's original destination. */
 static __always_inline enum exit_reason restore(void *sk, struct endpoint *peer)
 {
 	struct socket_flows *list = bpf_sk_storage_get(&flows, sk, NULL, 0);

@@ -9,8 +9,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// A socket that asked several targets sees the VIP in the answers of all: it
-// keeps three.
+// A socket keeps three flows: it sees the VIP in the replies of three targets.
 func TestSocketKeepsThreeFlows(t *testing.T) {
 	p := newPod(t)
 	p.ns.AddAddrs(t, "lo", "10.0.0.5/32", "10.0.0.6/32")
@@ -37,7 +36,7 @@ func TestSocketKeepsThreeFlows(t *testing.T) {
 	if len(answers) != 3 || !answers["target:q"] || !answers["core:q"] || !answers["second:q"] {
 		t.Errorf("answers %v", answers)
 	}
-	// A fourth takes the place of the first.
+	// The fourth flow replaces the first.
 	check(t, r.SetFallbacks(ap(vip4), []netip.AddrPort{ap("10.0.0.6:53")}))
 	p.must(t, ask)
 	receive(t, p, vip4)
@@ -45,8 +44,8 @@ func TestSocketKeepsThreeFlows(t *testing.T) {
 	receive(t, p, target4)
 }
 
-// An application that connects to a fallback itself sees it as it is, even on a
-// socket that was redirected there.
+// An application that connects to a fallback itself sees the fallback's address, even
+// on a socket that was redirected there before.
 func TestConnectToFallbackItself(t *testing.T) {
 	p := newPod(t)
 	r := open(t, p.config(t))
@@ -62,7 +61,7 @@ func TestConnectToFallbackItself(t *testing.T) {
 	}
 }
 
-// Sockets share the fallbacks out.
+// Different sockets use different fallbacks.
 func TestFallbacksAreShared(t *testing.T) {
 	p := newPod(t)
 	p.ns.AddAddrs(t, "lo", "10.0.0.5/32")
@@ -71,8 +70,8 @@ func TestFallbacksAreShared(t *testing.T) {
 	check(t, r.SetFallbacks(ap(vip4), []netip.AddrPort{ap(core4), ap("10.0.0.5:53")}))
 	check(t, r.Attach())
 	answers := map[string]int{}
-	for range 20 { // cookies count up, so that neighbours differ
-		answers[p.lookUp(shapes()[0], answerWait)]++
+	for range 20 { // cookies are consecutive, so that successive sockets differ
+		answers[p.lookup(shapes()[0], answerWait)]++
 	}
 	if answers["core:q"] == 0 || answers["second:q"] == 0 || len(answers) != 2 {
 		t.Errorf("answers %v", answers)
@@ -93,8 +92,8 @@ func TestPassThrough(t *testing.T) {
 	}
 }
 
-// What others deliver too goes to the fallbacks for as long as these can be fresh:
-// while the daemon hangs, and for LongGone after it has gone.
+// A proxied service goes to the fallbacks while the daemon hangs, and for LongGone
+// after its end. Then it goes to the service proxy.
 func TestProxied(t *testing.T) {
 	p := newPod(t)
 	cfg := p.config(t)
@@ -114,20 +113,20 @@ func TestProxied(t *testing.T) {
 		{0, "core"},
 		{LongGone / 10, "core"},
 		{LongGone + time.Second, "cluster"},
-		{-time.Second, "core"}, // the programs' clock is the later one
+		{-time.Second, "core"}, // the clock of the programs lags
 	} {
 		r.beatAgo(t, tc.ago)
 		t.Run(tc.ago.String(), func(t *testing.T) { p.ask(t, s, tc.want) })
 	}
 	r.beatAgo(t, 2*LongGone)
-	p.ask(t, shapes()[0], "core") // nobody else delivers this one
+	p.ask(t, shapes()[0], "core") // not proxied
 	if n := readHook(t, r, redirectHookHOOK_SENDMSG4, redirectExitReasonEXIT_PASSED_GONE); n != 1 {
-		t.Errorf("left alone %d times as gone, want 1", n)
+		t.Errorf("passed_gone was counted %d times, want 1", n)
 	}
 }
 
-// A socket that is connected to the ClusterIP itself stays with it when the
-// daemon comes back: it would not receive from the target.
+// A socket that is connected to the cluster IP itself keeps that peer when the daemon
+// is alive again: it could not receive from the target.
 func TestConnectedStays(t *testing.T) {
 	p := newPod(t)
 	r := open(t, p.config(t))
@@ -149,11 +148,11 @@ func TestConnectedStays(t *testing.T) {
 				t.Errorf("%s, %s: %q from %v (%v)", s.network, send.Op, got.Payload, got.Addr, got.Errno)
 			}
 		}
-		p.askOn(t, s.network, s, "target") // connected anew
+		p.askOn(t, s.network, s, "target") // a new connect is redirected
 	}
 }
 
-// Who opted out reaches what it names; the rest of the node does not notice.
+// A pod that opted out is not redirected. Other pods are.
 func TestOptOut(t *testing.T) {
 	p := newPod(t)
 	container := lab.MakeCgroup(t, filepath.Join(p.cgroup, "container"))
@@ -170,7 +169,7 @@ func TestOptOut(t *testing.T) {
 	inner.ask(t, udp4, "itself")
 	other.ask(t, udp4, "target")
 
-	next := openBeside(t, p.config(t)) // it outlives the process
+	next := openBeside(t, p.config(t)) // the opt-out stays after the process
 	check(t, next.Attach())
 	check(t, next.Alive())
 	inner.ask(t, udp4, "itself")
@@ -188,7 +187,7 @@ func TestOptOut(t *testing.T) {
 	inner.ask(t, udp4, "core")
 }
 
-// An exempt network namespace is left alone only while the daemon is alive.
+// An exempt network namespace is not redirected while the daemon is alive.
 func TestExempt(t *testing.T) {
 	p := newPod(t)
 	p.ns.AddAddrs(t, "lo", "169.254.20.10/32")
@@ -196,17 +195,17 @@ func TestExempt(t *testing.T) {
 	udp4 := shapes()[0]
 	r := open(t, p.config(t))
 	check(t, r.Attach())
-	check(t, r.Exempt(p.cookie(t)))
+	p.exempt(t, r)
 	p.ask(t, udp4, "core")
 	check(t, r.Alive())
 	p.ask(t, udp4, "itself")
-	next := openBeside(t, p.config(t)) // cookies are read anew
+	next := openBeside(t, p.config(t)) // OpenRedirect removes the entry
 	check(t, next.Alive())
 	p.ask(t, udp4, "target")
 }
 
-// A daemon in a pod reaches the VIP itself, alive or not: that is how it asks
-// itself before it is alive.
+// A daemon in a pod is never redirected, so that its own queries reach it before it
+// is alive.
 func TestDaemonIsExempt(t *testing.T) {
 	p := newPod(t)
 	p.ns.AddAddrs(t, "lo", "169.254.20.10/32")
@@ -215,7 +214,7 @@ func TestDaemonIsExempt(t *testing.T) {
 	check(t, r.Attach())
 	id, err := cgroupID(p.cgroup)
 	check(t, err)
-	// What OpenRedirect does for a process of that cgroup.
+	// As OpenRedirect does for a process in that cgroup.
 	check(t, r.objs.OptedOut.Put(id, optedOutAsSelf))
 	check(t, r.updateOptedOut())
 	p.ask(t, shapes()[0], "itself")

@@ -1,5 +1,5 @@
 package bpf
 
-// Needs clang 14 and llvm-strip 14, the versions of Debian 12: another version
-// gives other objects.
+// This needs clang 14 and llvm-strip 14, the versions of Debian 12. Other versions
+// produce different objects.
 //go:generate go tool bpf2go -no-global-types -cc clang-14 -strip llvm-strip-14 -cflags "-O2 -Wall -Werror -mcpu=v2" -type hook -type exit_reason -type limits -type service_flags -type endpoint -type service -type settings -type flow -type socket_flows redirect redirect.bpf.c

@@ -14,26 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pinned is what one version has below a pin directory. Of versions other than
-// ours it has only Dir and Hooks.
+// Pinned describes what one version pinned below a pin directory. For versions other
+// than ours it has only Dir and Hooks.
 type Pinned struct {
 	Dir   string
 	Ours  bool     // this program's version
-	Hooks []string // that are attached, as connect4; in the order of attaching
-	// Canary: a process is there. Alive: and its heartbeat is in time, so that
-	// look-ups go to the targets.
+	Hooks []string // attached hooks such as connect4, in the order of attaching
+	// Canary: a process holds the canary. Alive: its heartbeat is in time as well, so
+	// that lookups go to the targets.
 	Canary, Alive bool
 	HeartbeatAge  time.Duration
 	Services      []Service // by VIP
 	OptedOut      int       // cgroups
 }
 
-// Attached reports whether all programs run.
+// Attached reports whether all programs are attached.
 func (p Pinned) Attached() bool { return len(p.Hooks) == len(hooks()) }
 
-// Inspect looks at what is pinned below pinDir, by whichever process, and changes
-// nothing. Nothing there is no error; a directory that is not in a BPF file system
-// is ErrNoBPFFS.
+// Inspect describes what any process pinned below pinDir. It changes nothing. An empty
+// or missing directory is no error. For one outside a BPF file system it returns
+// ErrNoBPFFS.
 func Inspect(pinDir string) ([]Pinned, error) {
 	err := checkBPFFS(pinDir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -48,7 +48,7 @@ func Inspect(pinDir string) ([]Pinned, error) {
 	}
 	var all []Pinned
 	for _, dir := range dirs {
-		p, err := inspect(dir, dir == versionDir(pinDir, shapeVersion))
+		p, err := inspect(dir, dir == versionDir(pinDir, layoutVersion))
 		if err != nil {
 			return nil, fmt.Errorf("redirect: inspect %s: %w", dir, err)
 		}
@@ -93,7 +93,7 @@ func inspect(dir string, ours bool) (Pinned, error) {
 	return p, nil
 }
 
-// attachedHooks leaves out severed links.
+// attachedHooks returns the hooks whose links are not severed.
 func attachedHooks(dir string) ([]string, error) {
 	var names []string
 	for _, h := range hooks() {
@@ -116,7 +116,7 @@ func attachedHooks(dir string) ([]string, error) {
 	return names, nil
 }
 
-// withMap calls f with a pinned map, if it is there.
+// withMap calls f with a pinned map if it exists.
 func withMap(dir, name string, f func(*ebpf.Map) error) error {
 	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), &ebpf.LoadPinOptions{ReadOnly: true})
 	if errors.Is(err, os.ErrNotExist) {

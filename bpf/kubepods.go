@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// kubepodsDepth is how far below the root of a hierarchy, as a mount shows it,
-// kubepods is looked for: a node that is a container (kind) has it below that
-// container's cgroup and the kubelet's.
+// kubepodsDepth is the number of levels below a mount at which FindKubepods searches.
+// A node that is a container (kind) has kubepods below that container's cgroup and
+// the kubelet's.
 const kubepodsDepth = 4
 
-// FindKubepods returns the cgroup v2 directory that holds all pods, from a file
-// in the format of /proc/self/mountinfo: in a pure v2 hierarchy, in the v2 part
-// of a hybrid one, or inside a node that is a container; as the systemd and the
-// cgroupfs drivers name it. None, or more than one at the same depth, is
-// ErrNoKubepods.
+// FindKubepods returns the cgroup v2 directory of all pods. mountinfo is a file in
+// the format of /proc/self/mountinfo. It finds the names of the systemd and the
+// cgroupfs driver in a pure v2 hierarchy, in the v2 part of a hybrid one, and inside
+// a node that is a container. If there is none, or several at the same depth, it
+// returns ErrNoKubepods.
 func FindKubepods(mountinfo string) (string, error) {
 	mounts, err := cgroup2Mounts(mountinfo)
 	if err != nil {
@@ -64,7 +64,7 @@ func cgroup2Mounts(mountinfo string) ([]string, error) {
 	return mounts, nil
 }
 
-// parseMount: "36 35 98:0 /root /mount/point options fields... - type source options"
+// parseMount reads a line such as "36 35 98:0 /root /mount/point options fields... - type source options"
 func parseMount(line string) (mount, fsType string, ok bool) {
 	before, after, found := strings.Cut(line, " - ")
 	fields, rest := strings.Fields(before), strings.Fields(after)
@@ -75,7 +75,7 @@ func parseMount(line string) (mount, fsType string, ok bool) {
 	return unescape.Replace(fields[4]), rest[0], true
 }
 
-// searchKubepods returns those that are nearest to the root.
+// searchKubepods returns the kubepods directories that are nearest to the root.
 func searchKubepods(root string) ([]string, error) {
 	level := []string{root}
 	for range kubepodsDepth {
@@ -100,13 +100,13 @@ func searchKubepods(root string) ([]string, error) {
 	return nil, nil
 }
 
-// isKubepods knows the names of the cgroupfs driver, the systemd driver, and the
-// latter below a cgroup root of the kubelet's, as kubelet-kubepods.slice.
+// isKubepods matches the names of the cgroupfs driver and of the systemd driver, and
+// those below a cgroup root of the kubelet, such as kubelet-kubepods.slice.
 func isKubepods(name string) bool {
 	return name == "kubepods" || name == "kubepods.slice" || strings.HasSuffix(name, "-kubepods.slice")
 }
 
-// subdirs takes a directory that went meanwhile for empty: cgroups come and go.
+// subdirs returns nothing for a directory that was removed: cgroups come and go.
 func subdirs(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {

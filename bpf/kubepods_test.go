@@ -15,9 +15,9 @@ func TestFindKubepods(t *testing.T) {
 	const v1 = "31 24 0:28 / ROOT/sys/fs/cgroup/memory rw,nosuid shared:9 - cgroup cgroup rw,memory\n"
 	for _, tc := range []struct {
 		name  string
-		mount string // lines of mountinfo; ROOT is replaced
+		mount string // lines of mountinfo; ROOT stands for a directory
 		dirs  []string
-		want  string // or a part of the error
+		want  string // directory, or part of the error
 	}{
 		{"pure, systemd", "30 24 0:27 / ROOT/sys/fs/cgroup rw - cgroup2 cgroup2 rw",
 			[]string{"sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice", "sys/fs/cgroup/system.slice"},
@@ -44,7 +44,7 @@ func TestFindKubepods(t *testing.T) {
 			[]string{"cg/docker/0/kubelet/kubepods", "cg/docker/1/kubelet/kubepods"}, "cg/docker/0/kubelet/kubepods and "},
 		{"too deep", "30 24 0:27 / ROOT/cg rw - cgroup2 cgroup rw",
 			[]string{"cg/1/2/3/4/kubepods"}, "none below"},
-		{"a mount that is gone", "30 24 0:27 / ROOT/gone rw - cgroup2 cgroup rw", nil, "none below"},
+		{"a removed mount", "30 24 0:27 / ROOT/gone rw - cgroup2 cgroup rw", nil, "none below"},
 		{"nonsense", "30 24 - cgroup2\n- \n - \n\nx y z a b c - cgroup2", nil, "none below"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestFindKubepodsWithoutMountinfo(t *testing.T) {
 	}
 }
 
-// What this machine has is found where this machine has it.
+// FindKubepods finds a kubepods directory on this machine.
 func TestFindKubepodsHere(t *testing.T) {
 	lab.NeedRoot(t)
 	parent := lab.MakeCgroup(t, filepath.Join(lab.CgroupMount(t), fmt.Sprintf("nodens-find-%d", os.Getpid())))

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// How the CNI routes what leaves a pod; mirrors enum mode of lab.bpf.c.
+// How the CNI routes packets that leave a pod: enum mode of lab.bpf.c.
 const (
 	modeLegacy uint32 = iota
 	modeFIB
@@ -27,12 +27,12 @@ const (
 	notFwded  = 4 // BPF_FIB_LKUP_RET_NOT_FWDED
 )
 
-// labNode is a node with a pod behind a veth that the CNI's program watches, and
-// the network outside.
+// labNode is a node, a pod behind a veth with the CNI's program, and the network
+// outside.
 //
 //	pod 10.0.1.5 ── lxc0 │ node │ up0 192.168.50.2 ── 192.168.50.1 │ ext
 //
-// The node has the VIP and 10.0.1.1, the pods' gateway; ext has the ClusterIP and
+// The node has the VIP and the pods' gateway 10.0.1.1; ext has the cluster IP and
 // CoreDNS.
 type labNode struct {
 	*pod
@@ -79,7 +79,7 @@ func (l *labNode) wire(t *testing.T) {
 	l.node.Join(t, "lxc0", nil, l.ns, "eth0", nil)
 	l.node.Join(t, "up0", nil, l.ext, "eth0", nil)
 	l.node.Join(t, "cilium_host", nil, l.node, "cilium_net", nil)
-	l.node.Join(t, "nodelocaldns", nil, l.node, "nodelocalpeer", nil) // as a dummy link
+	l.node.Join(t, "nodelocaldns", nil, l.node, "nodelocalpeer", nil) // a veth in place of a dummy link
 	l.node.AddAddrs(t, "cilium_host", "10.0.1.1/32")
 	l.node.AddAddrs(t, "up0", "192.168.50.2/24")
 	l.node.AddAddrs(t, "nodelocaldns", "169.254.20.10/32")
@@ -137,12 +137,12 @@ func labShapes(vip string) []shape {
 	}
 }
 
-// lossOf is what comes of a look-up whose packets are lost.
+// lossOf is the outcome of a lookup whose packets are lost.
 const lossOf = "lost"
 
-// outcome is who answers, or lossOf after wait.
+// outcome returns the name of the server that answers, or lossOf after wait.
 func outcome(a *agent, s shape, wait time.Duration) string {
-	got := a.lookUp(s, wait)
+	got := a.lookup(s, wait)
 	switch {
 	case strings.Contains(got, syscall.EAGAIN.Error()), strings.Contains(got, syscall.EINPROGRESS.Error()):
 		return lossOf
@@ -150,9 +150,9 @@ func outcome(a *agent, s shape, wait time.Duration) string {
 	return strings.TrimSuffix(got, ":q")
 }
 
-// The table of the routing modes: what a pod reaches at the VIP itself, at the
-// node and at the ClusterIP; and at the VIP with redirection, daemon up and
-// killed.
+// TestRoutingModes checks for each routing mode which server answers a pod: at the
+// VIP without redirection, at the node, at the cluster IP, and at the VIP with
+// redirection while the daemon runs and after it is killed.
 func TestRoutingModes(t *testing.T) {
 	for _, tc := range []struct {
 		name          string
@@ -203,7 +203,7 @@ func (l *labNode) expect(t *testing.T, what string, a *agent, shapes []shape, wa
 	}
 }
 
-// askAs also looks at getpeername.
+// askAs also checks getpeername.
 func (l *labNode) askAs(t *testing.T, shapes []shape, want string) {
 	for _, s := range shapes {
 		t.Run(s.name+" "+want, func(t *testing.T) { l.ask(t, s, want) })

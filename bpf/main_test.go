@@ -9,7 +9,7 @@ import (
 
 const envRole = "NODENS_BPF_TEST_ROLE"
 
-// TestMain runs a role if a test started this binary as a client or a daemon.
+// TestMain runs a client or a daemon if a test started this binary as one.
 func TestMain(m *testing.M) {
 	switch role := os.Getenv(envRole); role {
 	case "":

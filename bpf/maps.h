@@ -18,7 +18,7 @@ struct {
 	__uint(max_entries, MAX_SERVICES);
 } services SEC(".maps");
 
-/* CLOCK_MONOTONIC in ns, of the last beat. */
+/* The time of the last heartbeat: CLOCK_MONOTONIC in ns. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -27,8 +27,8 @@ struct {
 	__uint(max_entries, 1);
 } heartbeat SEC(".maps");
 
-/* A socket of the daemon: the kernel takes it out when the daemon ends, in
- * whatever way. User space reads the socket's cookie. */
+/* A socket of the daemon. The kernel removes it when the daemon ends in any way.
+ * User space reads the socket's cookie. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKMAP);
 	__type(key, __u32);
@@ -36,7 +36,7 @@ struct {
 	__uint(max_entries, 1);
 } canary SEC(".maps");
 
-/* Cookies of network namespaces that are left alone while the daemon lives. */
+/* Cookies of network namespaces that are not redirected while the daemon is alive. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -45,7 +45,7 @@ struct {
 	__uint(max_entries, MAX_EXEMPT);
 } exempt SEC(".maps");
 
-/* Cgroup ids whose members are always left alone. The value says who put it in. */
+/* Ids of cgroups that are never redirected. Values: see optout.go. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -8,8 +8,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// serve answers UDP and TCP at addr in the namespace until the test ends; see
-// respond.
+// serve answers UDP and TCP at addr in the namespace until the test ends, as respond
+// says.
 func serve(t testing.TB, ns *lab.Netns, addr, name string) {
 	t.Helper()
 	var udp *net.UDPConn
@@ -26,7 +26,7 @@ func serve(t testing.TB, ns *lab.Netns, addr, name string) {
 	t.Cleanup(stop)
 }
 
-// answer serves until the returned function is called, which waits.
+// answer serves until stop is called. stop waits for the end.
 func answer(udp *net.UDPConn, tcp *net.TCPListener, name string) (stop func()) {
 	done := make(chan struct{}, 2)
 	go func() {

@@ -14,33 +14,32 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-// Redirect is the loaded programs and the pinned maps they work with. Its
-// methods are safe for concurrent use.
+// Redirect holds the loaded programs and their pinned maps. Its methods are safe for
+// concurrent use.
 type Redirect struct {
 	cgroup  string
 	pinDir  string
-	dir     string // this version's, below pinDir
+	dir     string // of this version, below pinDir
 	timeout time.Duration
 	log     *slog.Logger
 	objs    redirectObjects
 
 	mu       sync.Mutex
 	canary   *canary // nil once withdrawn or closed
-	alive    bool    // the canary was put in
+	alive    bool    // the canary is in the map
 	beat     beat
 	services map[netip.AddrPort]Service // by VIP
 	closed   bool
 }
 
-// OpenRedirect loads the programs, and makes the pinned maps or adopts those of
-// a predecessor. It attaches nothing; a predecessor's links stay attached. While
-// another process holds the canary the services are left as that one set them,
-// until Alive.
+// OpenRedirect loads the programs and creates the pinned maps, or adopts those of a
+// predecessor. It attaches nothing; a predecessor's links stay attached. While
+// another process holds the canary, that process's services stay until Alive.
 //
-// The errors of what the node lacks wrap ErrNoBPFFS, ErrPermission, ErrKernel or
-// ErrCgroup.
+// If the node lacks something, the error wraps ErrNoBPFFS, ErrPermission, ErrKernel
+// or ErrCgroup.
 func OpenRedirect(cfg RedirectConfig) (*Redirect, error) {
-	return openVersion(cfg, shapeVersion)
+	return openVersion(cfg, layoutVersion)
 }
 
 func openVersion(cfg RedirectConfig, version int) (*Redirect, error) {
@@ -48,7 +47,7 @@ func openVersion(cfg RedirectConfig, version int) (*Redirect, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redirect: %w", err)
 	}
-	bird, err := openCanary()
+	own, err := openCanary()
 	if err != nil {
 		return nil, fmt.Errorf("redirect: %w", err)
 	}
@@ -58,7 +57,7 @@ func openVersion(cfg RedirectConfig, version int) (*Redirect, error) {
 		dir:      versionDir(cfg.PinDir, version),
 		timeout:  cfg.HeartbeatTimeout,
 		log:      cfg.Logger,
-		canary:   bird,
+		canary:   own,
 		services: make(map[netip.AddrPort]Service, len(cfg.Services)),
 	}
 	for _, s := range cfg.Services {
@@ -77,7 +76,7 @@ func (r *Redirect) open() error {
 	if err := makePinDirs(r.dir); err != nil {
 		return err
 	}
-	if err := rlimit.RemoveMemlock(); err != nil { // nothing from Linux 5.11 on
+	if err := rlimit.RemoveMemlock(); err != nil { // does nothing on Linux 5.11 and later
 		return explain("lift the limit of locked memory", err)
 	}
 	if err := r.load(); err != nil {
@@ -95,14 +94,13 @@ func (r *Redirect) open() error {
 		return err
 	}
 	if holder != 0 {
-		r.log.Info("another process is alive: its services stay until this one is", "pin_dir", r.dir)
+		r.log.Info("another process is alive: its services stay until this process takes over", "pin_dir", r.dir)
 		return nil
 	}
 	return r.applyServices()
 }
 
-// load falls back to the precise clock where the kernel has no coarse one
-// (Linux 5.10).
+// load uses the precise clock if the kernel has no coarse one (Linux 5.10).
 func (r *Redirect) load() error {
 	err := r.loadWith(true)
 	if err == nil {
@@ -116,7 +114,7 @@ func (r *Redirect) load() error {
 		return nil
 	}
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		return fmt.Errorf("load: %w: %s holds maps of another shape, remove them with teardown", err, r.dir)
+		return fmt.Errorf("load: %w: %s holds maps with another layout, remove them with nodens teardown", err, r.dir)
 	}
 	return explain("load", err)
 }
@@ -127,7 +125,7 @@ func (r *Redirect) loadWith(coarseClock bool) error {
 		return err
 	}
 	for name, m := range spec.Maps {
-		if name != ".rodata" { // each process has its own
+		if name != ".rodata" { // not shared between processes
 			m.Pinning = ebpf.PinByName
 		}
 	}
@@ -139,8 +137,8 @@ func (r *Redirect) loadWith(coarseClock bool) error {
 	return spec.LoadAndAssign(&r.objs, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: r.dir}})
 }
 
-// Close withdraws and closes what is open. What is pinned stays: programs go on
-// sending to the fallbacks.
+// Close withdraws and closes all file descriptors. The pins stay: programs send
+// lookups to the fallbacks.
 func (r *Redirect) Close() error {
 	err := r.Withdraw()
 	r.mu.Lock()

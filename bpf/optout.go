@@ -7,15 +7,15 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Who put a cgroup into opted_out.
+// Values in the map opted_out: why the cgroup is in it.
 const (
 	optedOutByCaller uint8 = 1
 	optedOutAsSelf   uint8 = 2
 )
 
-// OptOut leaves the sockets of a cgroup's members, and of all below it, alone.
-// The id is the inode number of the cgroup's directory. It outlives the process,
-// until OptIn.
+// OptOut stops redirection for a cgroup and all cgroups below it. The id is the inode
+// number of the cgroup's directory. It stays in force after the process ends, until
+// OptIn.
 func (r *Redirect) OptOut(cgroupID uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -28,7 +28,7 @@ func (r *Redirect) OptOut(cgroupID uint64) error {
 	return r.updateOptedOut()
 }
 
-// OptIn undoes OptOut; an id that has not opted out is no error.
+// OptIn reverts OptOut. An id that has not opted out is no error.
 func (r *Redirect) OptIn(cgroupID uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,8 +42,7 @@ func (r *Redirect) OptIn(cgroupID uint64) error {
 	return r.updateOptedOut()
 }
 
-// OptedOut returns the ids that OptOut was called with, by this process and
-// those before.
+// OptedOut returns the ids that this process and its predecessors opted out.
 func (r *Redirect) OptedOut() ([]uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,8 +76,8 @@ func (r *Redirect) optedOut() (map[uint64]uint8, error) {
 	return ids, nil
 }
 
-// updateOptedOut touches nothing else of the settings: they may be another
-// process's.
+// updateOptedOut changes only one field of the settings: the others may belong to
+// another process.
 func (r *Redirect) updateOptedOut() error {
 	ids, err := r.optedOut()
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shapeVersion names the directory of the pinned maps. It grows with every
-// change of their keys, values, sizes or meaning; a test compares their layout
-// with the one that is on record for it.
-const shapeVersion = 1
+// layoutVersion names the directory of the pinned maps. Increase it with every change
+// of their keys, values, sizes or meaning. A test compares their layout with the
+// recorded one.
+const layoutVersion = 1
 
-// Below a version's directory the maps lie beside the directory of the links.
-// A name in a BPF file system cannot have a dot.
+// linksDir is the directory of the links, beside the maps in a version's directory.
+// Names in a BPF file system cannot contain a dot.
 const linksDir = "links"
 
 var versionName = regexp.MustCompile(`^v[1-9][0-9]*$`)
@@ -26,7 +26,7 @@ func versionDir(pinDir string, version int) string {
 	return filepath.Join(pinDir, "v"+strconv.Itoa(version))
 }
 
-// versions returns the directories of all versions, none if pinDir is missing.
+// versions returns the directories of all versions. pinDir may be missing.
 func versions(pinDir string) ([]string, error) {
 	entries, err := os.ReadDir(pinDir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -44,8 +44,8 @@ func versions(pinDir string) ([]string, error) {
 	return dirs, nil
 }
 
-// makePinDirs makes a version's directories. A place outside a BPF file system is
-// ErrNoBPFFS, and nothing is made there.
+// makePinDirs creates a version's directories. Outside a BPF file system it creates
+// nothing and returns ErrNoBPFFS.
 func makePinDirs(dir string) error {
 	existing := dir
 	for {
@@ -60,7 +60,7 @@ func makePinDirs(dir string) error {
 		return fmt.Errorf("pin directory %s: %w", dir, err)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, linksDir), 0o700); err != nil {
-		return explain("make pin directory", err)
+		return explain("create pin directory", err)
 	}
 	return nil
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// Addresses in a pod's namespace. The VIPs are nowhere: what is not redirected
-// is lost.
+// Addresses in a pod's namespace. The VIPs are not assigned: packets to them are lost
+// unless redirected.
 const (
 	vip4    = "169.254.20.10:53"
 	vip6    = "[fd00:53::10]:53"
@@ -18,7 +18,7 @@ const (
 	target6 = "[fd00::2]:10053"
 	core4   = "10.0.0.3:53"
 	core6   = "[fd00::3]:53"
-	// An intercepted service whose real address answers.
+	// A redirected service whose own address answers too.
 	cluster4 = "10.96.0.10:53"
 	cluster6 = "[fd00:96::10]:53"
 )
@@ -45,7 +45,7 @@ func newPod(t testing.TB) *pod {
 	return p
 }
 
-// config redirects what pod has.
+// config redirects the VIPs and the cluster IPs.
 func (p *pod) config(t testing.TB) RedirectConfig {
 	return RedirectConfig{
 		Cgroup: p.kubepods,
@@ -59,10 +59,10 @@ func (p *pod) config(t testing.TB) RedirectConfig {
 	}
 }
 
-// patience is a heartbeat timeout that no slow machine exceeds.
+// patience is a heartbeat timeout that is long enough for a slow machine.
 const patience = time.Hour
 
-// open opens with patience, and tears down when the test ends.
+// open opens a Redirect with patience, and tears it down when the test ends.
 func open(t testing.TB, cfg RedirectConfig) *Redirect {
 	t.Helper()
 	t.Cleanup(func() {
@@ -73,12 +73,12 @@ func open(t testing.TB, cfg RedirectConfig) *Redirect {
 	return openBeside(t, cfg)
 }
 
-// openBeside is open for a second process's part: what is pinned stays.
+// openBeside is open for a second process: it does not tear down.
 func openBeside(t testing.TB, cfg RedirectConfig) *Redirect {
 	t.Helper()
 	r, err := OpenRedirect(cfg)
 	check(t, err)
-	r.timeout = patience // in force from Alive on
+	r.timeout = patience // Alive puts it into force
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)

@@ -1,7 +1,7 @@
 package bpf
 
-// label is the reason as a metric label, and whether programs of that direction
-// end with it.
+// label returns the metric label of reason, and whether programs of that direction
+// can end with it.
 func (reason redirectExitReason) label(forward bool) (string, bool) {
 	switch reason {
 	case redirectExitReasonEXIT_RESTORED:

@@ -2,13 +2,13 @@
 
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 /*
- * Socket redirection: a socket that connects or sends to a service's VIP goes
- * to the daemon while that is alive, and to a fallback while it is not; what
- * comes back is shown as coming from the VIP.
+ * Socket redirection: a connect or send to a service's VIP goes to the daemon while
+ * the daemon is alive, and to a fallback while it is not. Replies appear to come
+ * from the VIP.
  *
- * The programs of both families share one translation: IPv4 is v4-mapped. A
- * v4-mapped destination on an IPv6 socket meets connect6 but sendmsg4, and its
- * replies recvmsg6; all find the same state.
+ * Both families share one translation: IPv4 addresses are v4-mapped. For a v4-mapped
+ * destination, an IPv6 socket runs connect6 but sendmsg4, and recvmsg6 for replies.
+ * All of them use the same state.
  */
 #include "maps.h"
 #include "steer.h"
@@ -60,7 +60,7 @@ static __always_inline int is_steered(enum exit_reason why)
 	return why == EXIT_REDIRECTED || why == EXIT_FALLBACK_GONE || why == EXIT_FALLBACK_HUNG;
 }
 
-/* Both kinds of programs end with 1: the system call goes on. */
+/* All programs return 1: the system call continues. */
 #define FORWARD(section, name, family, hook, connects)			\
 	SEC(section) int name(struct bpf_sock_addr *ctx)		\
 	{								\
@@ -94,7 +94,7 @@ REVERSE("cgroup/recvmsg6", recvmsg6, 6, HOOK_RECVMSG6)
 REVERSE("cgroup/getpeername4", getpeername4, 4, HOOK_GETPEERNAME4)
 REVERSE("cgroup/getpeername6", getpeername6, 6, HOOK_GETPEERNAME6)
 
-/* Puts the enumerations into BTF, where the generator of Go types looks. */
+/* Adds the enumerations to BTF, from which the Go types are generated. */
 const volatile struct {
 	enum hook hook;
 	enum exit_reason exit_reason;

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// shape is one way in which an application asks.
+// shape is one way in which an application queries.
 type shape struct {
 	name, network, vip string
 	connected          bool
@@ -26,7 +26,7 @@ func shapes() []shape {
 	}
 }
 
-// seen is what the application sees of the VIP.
+// seen returns the VIP as the application sees it.
 func (s shape) seen() netip.AddrPort {
 	vip := ap(s.vip)
 	if s.mapped {
@@ -35,8 +35,7 @@ func (s shape) seen() netip.AddrPort {
 	return vip
 }
 
-// ask asks on a new socket and checks that the application sees the VIP, and
-// nobody else.
+// ask queries from a new socket, and checks that the application sees the VIP only.
 func (p *pod) ask(t *testing.T, s shape, want string) {
 	t.Helper()
 	p.must(t, request{Op: "socket", Socket: "ask", Network: s.network})

@@ -8,9 +8,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Repair attaches anew where the cgroup was removed, and its links were severed
-// with it, once there is a cgroup at its place again. It leaves alone what a
-// successor, perhaps of another version, or a teardown has changed.
+// Repair attaches the programs again after the cgroup was removed, which severs the
+// links, and created again. It does nothing if a successor or a teardown changed the
+// pins.
 func (r *Redirect) Repair() (repaired bool, err error) {
 	severed, err := r.severed()
 	if !severed || err != nil {

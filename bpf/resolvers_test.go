@@ -18,8 +18,8 @@ var (
 	muslLookup  = lab.Musl("lookup")
 )
 
-// resolvers are real clients of DNS, as shell commands that print the address of
-// a name. Those of a libc take the options of resolv.conf, or wait for ten seconds.
+// resolvers returns shell commands of real DNS clients, which print the address of a
+// name. Those of a libc use the options of resolv.conf.
 func resolvers(t *testing.T) map[string]func(options string) string {
 	t.Helper()
 	lab.NeedTools(t, "dig", "gcc", "musl-gcc", "unshare")
@@ -40,8 +40,7 @@ func resolvers(t *testing.T) map[string]func(options string) string {
 	return commands
 }
 
-// shell starts a command in the pod; the returned function waits and returns
-// what it printed.
+// shell starts a command in the pod. The returned function waits for its output.
 func (p *pod) shell(t *testing.T, text string) (wait func() string) {
 	t.Helper()
 	dir, err := os.Open(p.cgroup)
@@ -53,7 +52,7 @@ func (p *pod) shell(t *testing.T, text string) (wait func() string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
 	p.ns.Inside(t, cmd.Start)
 	return func() string {
-		_ = cmd.Wait() // what it prints tells more
+		_ = cmd.Wait() // the output has the reason
 		return strings.TrimSpace(out.String())
 	}
 }
@@ -63,8 +62,8 @@ const (
 	fromCore   = "192.0.2.2"
 )
 
-// dig and the resolvers of glibc and musl, in a pod under M1, where the VIP
-// itself is dropped.
+// dig and the resolvers of glibc and musl in a pod, with routing mode M1, which drops
+// packets to the VIP.
 func TestRealResolvers(t *testing.T) {
 	commands := resolvers(t)
 	l := newLab(t, modeFIB)
@@ -83,11 +82,11 @@ func TestRealResolvers(t *testing.T) {
 	run(fromDaemon)
 }
 
-// A look-up whose query died with the daemon: musl sends anew, from the same
-// unconnected socket; glibc stays on its connected one until that is destroyed. The
-// timeout is for what happens to the daemon before they ask again: musl after half of
-// it.
-func TestLookUpInFlight(t *testing.T) {
+// A lookup whose query was lost with the daemon: musl retries from the same unconnected
+// socket; glibc keeps its connected socket until it is destroyed. The daemon must be
+// killed before the first retry: glibc's comes after the timeout, musl's after half
+// of it.
+func TestLookupInFlight(t *testing.T) {
 	commands := resolvers(t)
 	for _, tc := range []struct {
 		libc    string
@@ -128,7 +127,7 @@ func TestLookUpInFlight(t *testing.T) {
 	}
 }
 
-// silent takes queries and never answers. The channel is closed at the first.
+// silent never answers. The channel is closed at the first query.
 func (p *pod) silent(t *testing.T, addr netip.AddrPort) <-chan struct{} {
 	t.Helper()
 	var udp *net.UDPConn

@@ -24,12 +24,12 @@ func netnsCookie() (uint64, error) {
 	return cookie, nil
 }
 
-// currentCgroupID asks the kernel with a program, since the paths in /proc mean
-// nothing in a cgroup namespace.
+// currentCgroupID runs a program to get this process's cgroup: in a cgroup namespace,
+// the paths in /proc do not identify it.
 func currentCgroupID() (uint64, error) {
 	out, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	if err != nil {
-		return 0, explain("own cgroup: make map", err)
+		return 0, explain("own cgroup: create map", err)
 	}
 	defer out.Close()
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{

@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// applyServices makes the pinned maps say what r is to redirect. The caller
-// holds mu, or r is not shared yet.
+// applyServices writes r's services and settings to the pinned maps and removes other
+// services. The caller holds mu, or r is not shared yet.
 func (r *Redirect) applyServices() error {
 	for vip, s := range r.services {
 		if err := r.putService(vip, s); err != nil {
@@ -23,7 +23,7 @@ func (r *Redirect) applyServices() error {
 	return r.removeOtherServices()
 }
 
-// putService keeps a predecessor's fallbacks where none are given.
+// putService keeps a predecessor's fallbacks if s has none.
 func (r *Redirect) putService(vip netip.AddrPort, s Service) error {
 	if len(s.Fallbacks) == 0 && !s.PassThrough {
 		old, err := r.pinnedFallbacks(vip)
@@ -31,7 +31,7 @@ func (r *Redirect) putService(vip netip.AddrPort, s Service) error {
 			return err
 		}
 		if s.Fallbacks = old; old != nil {
-			r.log.Info("adopted fallbacks", "vip", vip, "endpoints", old)
+			r.log.Info("adopted a predecessor's fallbacks", "vip", vip, "endpoints", old)
 			r.services[vip] = s
 		}
 	}
@@ -42,7 +42,7 @@ func (r *Redirect) putService(vip netip.AddrPort, s Service) error {
 	return nil
 }
 
-// value mirrors struct service.
+// value returns s as struct service.
 func (s *Service) value() redirectService {
 	v := redirectService{Target: toEndpoint(s.Target), Fallbacks: uint32(len(s.Fallbacks))}
 	for i, ap := range s.Fallbacks {
@@ -119,10 +119,10 @@ func (r *Redirect) removeOtherServices() error {
 	return nil
 }
 
-// SetFallbacks replaces the fallbacks of the service at vip. None means that
-// the destination is left alone while the daemon is not alive. They stay when the
-// process ends. While another process holds the canary they are remembered for
-// Alive: with them would go our target, on which nobody may listen yet, or any more.
+// SetFallbacks replaces the fallbacks of the service at vip. Without any, the kernel
+// does not redirect while the daemon is not alive. They stay in force after the
+// process ends. While another process holds the canary, Redirect keeps them for
+// Alive: to write them would also write our target, which may not be served now.
 func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) error {
 	vip = unmap(vip)
 	r.mu.Lock()
@@ -145,7 +145,7 @@ func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) 
 	}
 	s.Fallbacks = used
 	r.services[vip] = s
-	if others, err := r.isOthersTurn(); others || err != nil {
+	if held, err := r.isHeldByOther(); held || err != nil {
 		return err
 	}
 	value := s.value()
@@ -155,9 +155,8 @@ func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) 
 	return nil
 }
 
-// isOthersTurn reports whether another process holds the canary. The caller holds
-// mu.
-func (r *Redirect) isOthersTurn() (bool, error) {
+// isHeldByOther reports whether another process holds the canary. The caller holds mu.
+func (r *Redirect) isHeldByOther() (bool, error) {
 	holder, err := r.canaryCookie()
 	return holder != 0 && (r.canary == nil || holder != r.canary.cookie), err
 }

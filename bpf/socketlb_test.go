@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// attachSocketLB attaches a socket load balancer to a cgroup, which sends the
-// ClusterIP to CoreDNS. The address of the ClusterIP itself answers as "cluster",
-// which a client never sees while the load balancer does its work.
+// attachSocketLB attaches a socket load balancer to a cgroup. It sends the cluster IP
+// to CoreDNS. The server at the cluster IP itself answers "cluster", which a client
+// never sees while the load balancer works.
 func attachSocketLB(t *testing.T, dir string) {
 	t.Helper()
 	var objs labObjects
@@ -39,7 +39,7 @@ func attachSocketLB(t *testing.T, dir string) {
 	}
 }
 
-// clusterShapes are shapes at the ClusterIP.
+// clusterShapes are the shapes with the cluster IP as the VIP.
 func clusterShapes() []shape {
 	all := shapes()
 	for i := range all {
@@ -48,12 +48,12 @@ func clusterShapes() []shape {
 	return all
 }
 
-// Behind a socket load balancer on the parent, as Cilium's on the root, both the
-// VIP and an intercepted ClusterIP look like themselves, daemon up and down.
+// With a socket load balancer on the parent cgroup, such as Cilium's on the root, a
+// client sees the VIP and a redirected cluster IP, while the daemon runs and after.
 func TestBehindSocketLB(t *testing.T) {
 	p := newPod(t)
 	attachSocketLB(t, filepath.Dir(p.kubepods))
-	p.askEach(t, clusterShapes(), "core") // the load balancer works
+	p.askEach(t, clusterShapes(), "core") // check that the load balancer works
 	r := open(t, p.config(t))
 	check(t, r.Attach())
 	for range 2 {
@@ -72,7 +72,7 @@ func (p *pod) askEach(t *testing.T, shapes []shape, want string) {
 	}
 }
 
-// Ours attached to the same cgroup as the load balancer, before it.
+// Our programs are attached to the cgroup of the load balancer, before it.
 func TestBesideSocketLB(t *testing.T) {
 	p := newPod(t)
 	r := open(t, p.config(t))
@@ -85,7 +85,7 @@ func TestBesideSocketLB(t *testing.T) {
 	p.askEach(t, clusterShapes(), "target")
 }
 
-// A control: the ClusterIP as a fallback shows a client the ClusterIP. This is
+// A control: with the cluster IP as a fallback, a client sees the cluster IP. This is
 // why fallbacks are endpoints.
 func TestClusterIPIsNoFallback(t *testing.T) {
 	p := newPod(t)
@@ -97,7 +97,7 @@ func TestClusterIPIsNoFallback(t *testing.T) {
 	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
 	p.must(t, request{Op: "send", Socket: "u", Addr: ap(vip4), Payload: "q"})
 	if got := p.must(t, request{Op: "recv", Socket: "u"}); got.Payload != "core:q" || got.Addr != ap(cluster4) {
-		t.Errorf("%q from %v, want an answer by core that looks like the ClusterIP's", got.Payload, got.Addr)
+		t.Errorf("%q from %v, want an answer of core that seems to come from the cluster IP", got.Payload, got.Addr)
 	}
 	check(t, r.SetFallbacks(ap(vip4), []netip.AddrPort{ap(core4)}))
 	p.askAll4(t, "core")
@@ -111,8 +111,8 @@ func (p *pod) askAll4(t *testing.T, want string) {
 	}
 }
 
-// A control: ours attached after the load balancer comes too late to intercept
-// the ClusterIP.
+// A control: attached after the load balancer, our programs cannot redirect the
+// cluster IP.
 func TestAfterSocketLB(t *testing.T) {
 	p := newPod(t)
 	attachSocketLB(t, p.kubepods)
@@ -120,7 +120,7 @@ func TestAfterSocketLB(t *testing.T) {
 	check(t, r.Attach())
 	check(t, r.Alive())
 	p.askEach(t, clusterShapes(), "core")
-	p.askAll(t, "target") // the VIP is no service of the load balancer's
+	p.askAll(t, "target") // the load balancer does not know the VIP
 	check(t, r.Withdraw())
 	p.askAll(t, "core")
 }
@@ -139,6 +139,6 @@ func TestWithoutReverseHooks(t *testing.T) {
 	}
 	p.must(t, request{Op: "write", Socket: "u", Payload: "q"})
 	receive(t, p, target4)
-	check(t, r.Attach()) // repairs
+	check(t, r.Attach()) // attaches the reverse hooks again
 	p.askAll(t, "target")
 }

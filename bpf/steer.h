@@ -14,8 +14,8 @@ static __always_inline int is_service_port(const struct settings *set, __be16 po
 	return 0;
 }
 
-/* Whether the running task's container or any cgroup above it, as its pod's, has
- * opted out. */
+/* Returns whether the cgroup of the running task or one above it, such as its
+ * pod's, has opted out. */
 static __always_inline int is_opted_out(const struct settings *set)
 {
 	__u64 id;
@@ -40,8 +40,8 @@ static __always_inline int is_exempt(struct bpf_sock_addr *ctx)
 	return bpf_map_lookup_elem(&exempt, &cookie) != NULL;
 }
 
-/* A socket keeps its fallback for about two seconds, so that a retry by musl
- * (2.5 s) or glibc (5 s) meets another one. NULL: none is known. */
+/* Chooses a fallback. A socket keeps it for about two seconds, so that a retry by
+ * musl (2.5 s) or glibc (5 s) reaches another one. Returns NULL if none is known. */
 static __always_inline struct endpoint *fallback(struct bpf_sock_addr *ctx, struct service *svc, __u64 ns)
 {
 	__u32 i, n = svc->fallbacks;
@@ -54,10 +54,10 @@ static __always_inline struct endpoint *fallback(struct bpf_sock_addr *ctx, stru
 	return &svc->fallback[i];
 }
 
-/* Whether the socket is connected to dst. A connected IPv6 socket with a v4-mapped
- * peer meets sendmsg4 with that peer at every send; it would not receive from
- * anywhere else. The fields are read first and volatile, because the verifier wants
- * each read at its own offset. */
+/* Returns whether the socket is connected to dst. Every send on a connected IPv6
+ * socket with a v4-mapped peer runs sendmsg4 with that peer, and the socket receives
+ * from no other. The fields are volatile and read first, because the verifier
+ * requires each to be read at its own offset. */
 static __always_inline int is_peer(const volatile struct bpf_sock *sk, const struct endpoint *dst)
 {
 	struct endpoint peer = {
@@ -73,7 +73,7 @@ static __always_inline int is_peer(const volatile struct bpf_sock *sk, const str
 	return same(&peer, dst);
 }
 
-/* Replaces the destination by to. */
+/* Replaces dst by to and stores the flow. */
 static __always_inline enum exit_reason put(struct bpf_sock_addr *ctx, struct endpoint *dst,
 					    const struct endpoint *to, enum exit_reason why)
 {
@@ -83,7 +83,7 @@ static __always_inline enum exit_reason put(struct bpf_sock_addr *ctx, struct en
 	return why;
 }
 
-/* Not alive: to a fallback, or left alone. */
+/* Decides for a daemon that is not alive. */
 static __always_inline enum exit_reason fall_back(struct bpf_sock_addr *ctx, struct endpoint *dst,
 						  struct service *svc, enum liveness state, __u64 ns)
 {
@@ -99,7 +99,7 @@ static __always_inline enum exit_reason fall_back(struct bpf_sock_addr *ctx, str
 	return put(ctx, dst, to, state == HUNG ? EXIT_FALLBACK_HUNG : EXIT_FALLBACK_GONE);
 }
 
-/* Decides where a connect or send to dst goes; dst is in the caller's stack. */
+/* Decides about a connect or send to dst, and changes dst in the caller's stack. */
 static __always_inline enum exit_reason steer(struct bpf_sock_addr *ctx, struct endpoint *dst, int connects)
 {
 	__u32 zero = 0;
@@ -116,7 +116,7 @@ static __always_inline enum exit_reason steer(struct bpf_sock_addr *ctx, struct 
 		return EXIT_OTHER_PROTOCOL;
 	svc = bpf_map_lookup_elem(&services, dst);
 	if (!svc) {
-		if (connects) /* when sending it may be the peer: see is_peer */
+		if (connects) /* a send may be to the connected peer: see is_peer */
 			forget(ctx->sk, dst);
 		return EXIT_OTHER_ADDRESS;
 	}

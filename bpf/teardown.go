@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// detachOtherVersions ends redirection by versions other than this one. The
-// caller holds mu.
+// detachOtherVersions detaches the forward programs of other versions. The caller
+// holds mu.
 func (r *Redirect) detachOtherVersions() error {
 	others, err := r.otherVersions()
 	if err != nil {
@@ -27,9 +27,8 @@ func (r *Redirect) detachOtherVersions() error {
 	return nil
 }
 
-// RemoveOtherVersions removes what is pinned by versions other than this one.
-// To be called some seconds after Attach, when look-ups that they had redirected
-// have ended.
+// RemoveOtherVersions removes the pins of other versions. Call it some seconds after
+// Attach, when the lookups that they redirected have ended.
 func (r *Redirect) RemoveOtherVersions() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,10 +60,10 @@ func (r *Redirect) otherVersions() ([]string, error) {
 	return others, nil
 }
 
-// Teardown detaches and removes all that any version pinned below pinDir, and
-// pinDir itself unless it holds something else. Nothing there is no error; a
-// directory that is not in a BPF file system is ErrNoBPFFS. Sockets that are
-// redirected stay connected to where they were, without translation.
+// Teardown detaches the programs of all versions and removes their pins below pinDir,
+// and pinDir itself unless it contains something else. An empty or missing directory
+// is no error. For one outside a BPF file system it returns ErrNoBPFFS. Redirected
+// sockets stay connected to the target or fallback, without translation.
 func Teardown(pinDir string) error {
 	err := checkBPFFS(pinDir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -85,7 +84,7 @@ func Teardown(pinDir string) error {
 		return fmt.Errorf("redirect: teardown: %w", err)
 	}
 	err = os.Remove(pinDir)
-	for _, kept := range []error{unix.EBUSY, unix.ENOTEMPTY, os.ErrNotExist} { // a mount point; another's pins
+	for _, kept := range []error{unix.EBUSY, unix.ENOTEMPTY, os.ErrNotExist} { // a mount point, or it has other pins
 		if errors.Is(err, kept) {
 			return nil
 		}
@@ -96,8 +95,7 @@ func Teardown(pinDir string) error {
 	return nil
 }
 
-// removeVersion detaches forward hooks before reverse ones, then removes the
-// maps.
+// removeVersion detaches forward hooks, then reverse ones, and removes the maps.
 func removeVersion(dir string) error {
 	if err := removeLinks(dir, func(h hook) bool { return h.forward }); err != nil {
 		return err
@@ -121,8 +119,8 @@ func removeLinks(dir string, which func(hook) bool) error {
 	return errors.Join(errs...)
 }
 
-// removeUnknownLinks removes links of hooks that this version does not have, and
-// those that a crash left aside.
+// removeUnknownLinks removes links of hooks that this version lacks, and temporary
+// links that a crash left.
 func removeUnknownLinks(dir string) error {
 	entries, err := os.ReadDir(filepath.Join(dir, linksDir))
 	if errors.Is(err, os.ErrNotExist) {

@@ -2,8 +2,8 @@
 
 // SPDX-License-Identifier: BSD-2-Clause OR GPL-2.0-only
 /*
- * What a CNI does with packets and sockets, reduced to what matters here: how it
- * routes what leaves a pod, and a socket load balancer.
+ * A minimal CNI for tests: it routes packets that leave a pod, and has a socket
+ * load balancer.
  */
 #include "../abi.h"
 #include "../redirect.h"
@@ -53,9 +53,9 @@ static long (*const bpf_redirect_neigh)(__u32 ifindex, void *params, int plen, _
 
 enum mode {
 	LEGACY,        /* M0: the host stack routes */
-	FIB,           /* M1: by a FIB look-up, else dropped */
-	SKIP_FIB,      /* M2: out of the uplink */
-	FIB_OR_STACK,  /* M3: as M1, but what is local goes to the stack */
+	FIB,           /* M1: a FIB lookup routes, or the packet is dropped */
+	SKIP_FIB,      /* M2: everything leaves by the uplink */
+	FIB_OR_STACK,  /* M3: as M1, but local destinations go to the host stack */
 };
 
 const volatile __u32 mode;
@@ -63,7 +63,7 @@ const volatile __u32 uplink;
 const volatile __be32 host_addrs[2];
 const volatile __be32 vip;
 
-/* Dropped packets by the code of the FIB look-up. */
+/* Dropped packets by the result of the FIB lookup. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -71,7 +71,7 @@ struct {
 	__uint(max_entries, 16);
 } dropped SEC(".maps");
 
-/* Packets to the VIP where count_vip is attached. */
+/* Packets to the VIP on the link of count_vip. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -141,7 +141,7 @@ SEC("tc") int count_vip(struct __sk_buff *skb)
 	return TC_ACT_OK;
 }
 
-/* The socket load balancer: one backend a service. */
+/* The socket load balancer: one backend per service. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, struct endpoint);

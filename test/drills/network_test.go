@@ -84,10 +84,10 @@ func TestOutOfOrder(t *testing.T) {
 func outOfOrder(t *testing.T, option string) {
 	const names = 8
 	n := lab.NewNetns(t, "node", addresses...)
-	asked, answered := make([]chan struct{}, names+1), make([]chan struct{}, names+1)
+	seen, answered := make([]chan struct{}, names+1), make([]chan struct{}, names+1)
 	var once [names]sync.Once // nodens may send a query twice
-	for i := range asked {
-		asked[i], answered[i] = make(chan struct{}), make(chan struct{})
+	for i := range seen {
+		seen[i], answered[i] = make(chan struct{}), make(chan struct{})
 	}
 	close(answered[names])
 	lab.StartUpstream(t, n, upstream+":53", func(q *dns.Msg) *dns.Msg {
@@ -96,7 +96,7 @@ func outOfOrder(t *testing.T, option string) {
 		if _, err := fmt.Sscanf(name, "n%d.", &i); err != nil {
 			return nil
 		}
-		once[i].Do(func() { close(asked[i]) })
+		once[i].Do(func() { close(seen[i]) })
 		select {
 		case <-answered[i+1]:
 		case <-t.Context().Done():
@@ -116,7 +116,7 @@ func outOfOrder(t *testing.T, option string) {
 				t.Errorf("%s: %s %v, want %s", name, dns.RcodeToString[r.Rcode], got, hashed(name))
 			}
 		})
-		<-asked[i]
+		<-seen[i]
 	}
 	wg.Wait()
 }

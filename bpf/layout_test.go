@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// What is pinned must not change its layout under the name of a version: a
-// difference from the record asks for a greater shapeVersion, and a new record.
-func TestShapeIsOnRecord(t *testing.T) {
+// The layout of the pinned maps must not change without a new version. If it differs
+// from the record, increase layoutVersion and add a record.
+func TestLayoutIsRecorded(t *testing.T) {
 	spec, err := loadRedirect()
 	check(t, err)
 	var lines []string
@@ -24,7 +24,7 @@ func TestShapeIsOnRecord(t *testing.T) {
 			name, m.Type, m.KeySize, m.ValueSize, m.MaxEntries, m.Flags, layout(m.Key), layout(m.Value)))
 	}
 	slices.Sort(lines)
-	for _, name := range []string{"hook", "exit_reason"} { // the index of exits
+	for _, name := range []string{"hook", "exit_reason"} { // indexes of the map exits
 		var enum *btf.Enum
 		check(t, spec.Types.TypeByName(name, &enum))
 		lines = append(lines, name+"\n")
@@ -32,15 +32,15 @@ func TestShapeIsOnRecord(t *testing.T) {
 			lines = append(lines, fmt.Sprintf("\t%d %s\n", v.Value, v.Name))
 		}
 	}
-	record := fmt.Sprintf("testdata/shape-v%d.txt", shapeVersion)
+	record := fmt.Sprintf("testdata/layout-v%d.txt", layoutVersion)
 	want, err := os.ReadFile(record)
 	check(t, err)
 	if got := strings.Join(lines, ""); got != string(want) {
-		t.Errorf("the maps are not as on record in %s, but:\n%s", record, got)
+		t.Errorf("the maps differ from the record %s:\n%s", record, got)
 	}
 }
 
-// layout writes members with their offsets in bytes.
+// layout prints members with their offsets in bytes.
 func layout(typ btf.Type) string {
 	switch typ := btf.UnderlyingType(typ).(type) {
 	case *btf.Struct:
