@@ -8,7 +8,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/server/action"
 	"github.com/nodens-dns/nodens/internal/server/dnsname"
 )
@@ -69,6 +68,7 @@ func (a *Actions) rewrite(q *Query) *action.Rewriting {
 
 // act answers a query that an action takes.
 func (s *Server) act(j *job) {
+	defer s.recoverJob(j)
 	q, a := &j.q, j.q.zone.Actions
 	if a.bounds(q) {
 		q.udpSize = a.MaxUDP
@@ -87,7 +87,7 @@ func (s *Server) act(j *job) {
 		return
 	}
 	a.LoadBalance.Order(m.Msg)
-	reply := appendMessage(j.out[:0], q, m)
+	reply := appendMessage(j.buffer(), q, m)
 	o.rcode = replyRcode(reply)
 	s.finish(j, reply, o)
 }
@@ -142,11 +142,11 @@ func (q *Query) rewriteTo(into *Query, r *action.Rewriting) error {
 	if err != nil || n > dnsname.MaxLen {
 		return errRewritten
 	}
-	into.name = append(into.nameBuf[:0], buf[:n]...)
-	into.lower = appendLower(into.lowerBuf[:0], into.name)
+	into.name = append([]byte(nil), buf[:n]...)
+	into.lower = appendLower(make([]byte, 0, n+keyTail), into.name)
 	into.qtype, into.qclass = r.Type, r.Class
 	into.extra, into.private = r.Options, r.Private
-	into.key = cache.AppendKey(into.keyBuf[:0], into.lower, into.qtype, into.qclass, into.do, into.cd(), into.ad)
+	into.makeKey()
 	return nil
 }
 
@@ -162,19 +162,21 @@ func (s *Server) admit(j *job) {
 	if a := q.zone.Actions; a != nil {
 		if v := a.judge(q); v != action.ACLAllow {
 			q.zone.stats.refused(v)
-			reply, o := appendDenied(j.out[:0], q, v)
+			reply, o := appendDenied(j.buffer(), q, v)
 			s.finish(j, reply, o)
 			return
 		}
 	}
-	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
+	q.makeKey()
 	if q.private {
 		q.key[len(q.key)-1] |= privateKey
-	} else if reply, o, ok := s.fromCache(j.out[:0], q); ok {
+	} else if reply, o, ok := s.fromCache(j.buffer(), q); ok {
 		s.finish(j, reply, o)
 		return
 	}
-	s.miss(j)
+	if x := s.join(j); x != nil {
+		s.resolve(x)
+	}
 }
 
 // appendDenied appends the reply to a query that the ACL does not allow, RFC

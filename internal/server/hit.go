@@ -37,7 +37,7 @@ func (s *Server) tryHit(dst []byte, l *listener, reader int, q *Query, v verdict
 	if q.zone == nil {
 		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{}), l, reader, q), true
 	}
-	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
+	q.key = cache.AppendKey(q.lower[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
 	if q.zone.Cache == nil || q.zone.Actions != nil && q.zone.Actions.concern(q) {
 		return dst, false
 	}

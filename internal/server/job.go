@@ -15,7 +15,7 @@ import (
 type job struct {
 	srv   *Server
 	q     Query
-	out   []byte // memory for the reply
+	out   *replyBuffer // nil until the reply is made: a waiting job has none
 	lis   *listener
 	timer *time.Timer // ends the wait early; not nil: the job is not reused
 
@@ -34,6 +34,20 @@ type innerReply struct {
 	outcome
 }
 
+// replyBuffer is memory for one reply.
+type replyBuffer struct{ b []byte }
+
+// buffer returns empty memory for the reply.
+func (j *job) buffer() []byte {
+	if j.out == nil {
+		j.out, _ = j.srv.buffers.Get().(*replyBuffer)
+	}
+	if j.out == nil {
+		j.out = new(replyBuffer)
+	}
+	return j.out.b[:0]
+}
+
 // newJob returns a job for a copy of q.
 func (s *Server) newJob(q *Query) *job {
 	j, ok := s.jobs.Get().(*job)
@@ -44,8 +58,8 @@ func (s *Server) newJob(q *Query) *job {
 	return j
 }
 
-// start resolves j in a goroutine that l waits for. Above the limits of misses
-// the client gets SERVFAIL at once. REFUSED would make some resolvers wait for
+// start begins to resolve j; l waits for it. Above the limits of misses the
+// client gets SERVFAIL at once. REFUSED would make some resolvers wait for
 // another server's reply.
 func (s *Server) start(l *listener, j *job) {
 	if !s.quota.acquire(j.q.client.Addr()) {
@@ -57,7 +71,7 @@ func (s *Server) start(l *listener, j *job) {
 	case s.misses <- struct{}{}:
 		j.lis = l
 		l.jobs.Add(1)
-		s.workers.do(func() { s.work(j) })
+		s.begin(j)
 	default:
 		s.quota.release(j.q.client.Addr())
 		s.metrics.missLimited.Add(1)
@@ -67,7 +81,7 @@ func (s *Server) start(l *listener, j *job) {
 
 // reject answers j without resolving it.
 func (s *Server) reject(j *job, why string) {
-	reply := appendError(j.out[:0], &j.q, dns.RcodeServerFailure, ede{set: true, code: edeNotReady, text: why})
+	reply := appendError(j.buffer(), &j.q, dns.RcodeServerFailure, ede{set: true, code: edeNotReady, text: why})
 	s.send(j, reply, outcome{rcode: dns.RcodeServerFailure})
 }
 
@@ -105,7 +119,13 @@ func (s *Server) send(j *job, reply []byte, o outcome) {
 		if err != nil {
 			s.metrics.sendErrors.Add(1)
 		}
-		j.out = reply[:0]
+	}
+	if j.out != nil {
+		if !o.dropped {
+			j.out.b = reply[:0]
+		}
+		s.buffers.Put(j.out)
+		j.out = nil
 	}
 	if j.timer == nil { // else answerEarly may still read j
 		j.sock, j.conn, j.q.zone = nil, nil, nil

@@ -31,7 +31,7 @@ func (s *Server) lookupName(ctx context.Context, x *exchange, name string, qtype
 	if q.zone == nil {
 		return nil
 	}
-	q.key = cache.AppendKey(q.keyBuf[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
+	q.makeKey()
 	other := q.exchange()
 	other.depth = x.depth + 1
 	entry, age := s.entryOf(ctx, other)

@@ -291,7 +291,7 @@ const (
 func (q *Query) siblingQuery(into *Query) *Query {
 	q.copyTo(into)
 	into.qtype = dns.TypeA + dns.TypeAAAA - q.qtype
-	into.key = cache.AppendKey(into.keyBuf[:0], into.lower, into.qtype, into.qclass, into.do, into.cd(), into.ad)
+	into.makeKey()
 	return into
 }
 

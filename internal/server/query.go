@@ -37,7 +37,7 @@ type Query struct {
 	id     uint16
 	flags  uint16
 	name   []byte // wire format, spelled as by the client
-	lower  []byte // name in lower case
+	lower  []byte // name in lower case; the key may share its memory
 	qtype  uint16
 	qclass uint16
 
@@ -59,20 +59,18 @@ type Query struct {
 	private bool        // extra depends on the client: the answer must not be stored
 
 	zone  *boundZone  // set by tryHit
-	key   []byte      // of the cache, set by tryHit; points into keyBuf
+	key   []byte      // of the cache, set by tryHit
 	found cache.State // of the lookup by fromCache
 
-	memory *lookupMemory // nil: lookups allocate
-
-	lowerBuf [maxNameLen]byte
-	nameBuf  [maxNameLen]byte
-	keyBuf   [maxKeyLen]byte
+	memory *lookupMemory // nil: parse and lookups allocate
+	buf    []byte        // memory of a copy, see copyTo
 }
 
-// lookupMemory is a reader's memory for cache entries, so that a hit does not
-// allocate. It serves one query at a time.
+// lookupMemory is a reader's memory for the key and cache entries, so that a hit
+// does not allocate. It serves one query at a time.
 type lookupMemory struct {
 	answer, other cache.Entry
+	key           [maxKeyLen]byte
 
 	batch   bool    // tallies are counted per batch
 	tallies []tally // not yet counted
@@ -93,8 +91,17 @@ func (m *lookupMemory) sibling() *cache.Entry {
 	return &m.other
 }
 
-// maxKeyLen is the longest cache key: name, type, class and flags.
-const maxKeyLen = maxNameLen + 5
+// A cache key is the name, type, class and flags.
+const (
+	keyTail   = 5
+	maxKeyLen = maxNameLen + keyTail
+)
+
+// makeKey sets q.key. It reuses the memory of q.lower, which is a part of the
+// key.
+func (q *Query) makeKey() {
+	q.key = cache.AppendKey(q.lower[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
+}
 
 // verdict says what to do with a parsed message.
 type verdict int
@@ -162,7 +169,11 @@ func (q *Query) parseQuestion(msg []byte) (int, bool) {
 		return 0, false
 	}
 	q.name = msg[headerLen:off]
-	q.lower = appendLower(q.lowerBuf[:0], q.name)
+	var key []byte
+	if q.memory != nil {
+		key = q.memory.key[:0]
+	}
+	q.lower = appendLower(key, q.name)
 	q.qtype = binary.BigEndian.Uint16(msg[off:])
 	q.qclass = binary.BigEndian.Uint16(msg[off+2:])
 	return off + 4, true
@@ -284,14 +295,17 @@ func (q *Query) judge() verdict {
 	return accept
 }
 
-// copyTo makes dst an independent copy of q.
+// copyTo makes dst an independent copy of q. It reuses dst.buf.
 func (q *Query) copyTo(dst *Query) {
+	buf, n := dst.buf[:0], len(q.name)
+	keyEnd := n + len(q.lower) + keyTail
+	buf = append(slices.Grow(buf, keyEnd+len(q.options)), q.name...)
+	buf = append(append(buf, q.lower...), q.key[min(n, len(q.key)):]...)
+	buf = append(buf[:keyEnd], q.options...)
 	*dst = *q
-	dst.memory = nil
-	dst.name = append(dst.nameBuf[:0], q.name...)
-	dst.lower = append(dst.lowerBuf[:0], q.lower...)
-	dst.key = append(dst.keyBuf[:0], q.key...)
-	dst.options = slices.Clone(q.options)
+	dst.memory, dst.buf = nil, buf
+	dst.name, dst.options = buf[:n:n], buf[keyEnd:]
+	dst.lower, dst.key = buf[n:2*n:keyEnd], buf[n:n+len(q.key):keyEnd]
 }
 
 func (q *Query) cd() bool { return q.flags&flagCD != 0 }

@@ -31,21 +31,9 @@ type answer struct {
 	note   ede    // for the reply
 }
 
-// work answers a query that tryHit could not answer.
-func (s *Server) work(j *job) {
-	defer s.recoverJob(j)
-	q, z := &j.q, j.q.zone
-	switch {
-	case z.Loop != nil && z.Loop.returned(q):
-		s.answer(j, answer{err: errLoop})
-	case z.Actions != nil && z.Actions.concern(q):
-		s.act(j)
-	default:
-		s.miss(j)
-	}
-}
-
-// miss answers a cache miss in five steps:
+// begin starts to answer a query that tryHit could not answer. It does not
+// block. Actions get a goroutine. Any other query is a cache miss, which takes
+// five steps:
 //
 //  1. join the in-flight query for the same question, or start one;
 //  2. ask the zone's sources;
@@ -54,20 +42,29 @@ func (s *Server) work(j *job) {
 //  5. reply.
 //
 // Steps 2 and 3 run once for all jobs that wait for the same answer. A job that
-// joins is queued and holds no goroutine until the answer is there.
-func (s *Server) miss(j *job) {
-	if x := s.join(j); x != nil {
-		s.resolve(x)
+// joins is queued: it holds no goroutine until the answer arrives.
+func (s *Server) begin(j *job) {
+	defer s.recoverJob(j)
+	q, z := &j.q, j.q.zone
+	switch {
+	case z.Loop != nil && z.Loop.returned(q):
+		s.workers.do(func() { s.answer(j, answer{err: errLoop}) })
+	case z.Actions != nil && z.Actions.concern(q):
+		s.workers.do(func() { s.act(j) })
+	default:
+		if x := s.join(j); x != nil {
+			s.workers.do(func() { s.resolve(x) })
+		}
 	}
 }
 
-// join makes j wait for the answer to its question. It returns nil if a query
-// for it is in flight; then j may be answered and reused at any time. Otherwise
-// the caller must resolve the exchange that it returns.
+// join is step 1: it makes j wait for the answer to its question. It returns nil
+// if a query for it is in flight. Then j may be answered and reused at any time.
+// Otherwise the caller must resolve the exchange that it returns.
 func (s *Server) join(j *job) *exchange {
 	q := &j.q
 	if q.tcp && s.knownCut(q) {
-		s.answer(j, answer{err: errFailing})
+		s.workers.do(func() { s.answer(j, answer{err: errFailing}) })
 		return nil
 	}
 	key := q.inflightKey()
@@ -86,7 +83,8 @@ func (s *Server) join(j *job) *exchange {
 	return x
 }
 
-// resolve gets the answer to x and delivers it to all who wait for it.
+// resolve is steps 2 to 5: it gets the answer to x and delivers it to all who
+// wait for it.
 func (s *Server) resolve(x *exchange) {
 	a := answer{err: errPanic}
 	defer func() {
@@ -149,7 +147,7 @@ func (s *Server) answer(j *job, a answer) {
 		v.note = a.note
 	}
 	cached := a.plugin == pluginCache
-	reply := appendEntry(j.out[:0], q, a.entry, a.age, cached, v)
+	reply := appendEntry(j.buffer(), q, a.entry, a.age, cached, v)
 	o := outcome{rcode: replyRcode(reply), plugin: a.plugin, waited: true, lookup: q.zone.missed, normalised: v.result}
 	if cached {
 		_, o.lookup = hitKind(cache.Hit{Entry: a.entry, State: cache.Fresh})
@@ -235,10 +233,10 @@ func (s *Server) unanswered(j *job, err error) ([]byte, outcome) {
 		return s.staleReply(j, hit)
 	}
 	if s.answersEmpty(q) {
-		return appendError(j.out[:0], q, dns.RcodeSuccess, emptyNote()),
+		return appendError(j.buffer(), q, dns.RcodeSuccess, emptyNote()),
 			outcome{rcode: dns.RcodeSuccess, waited: true, lookup: z.missed, normalised: repaired}
 	}
-	return appendError(j.out[:0], q, dns.RcodeServerFailure, failureNote(err)),
+	return appendError(j.buffer(), q, dns.RcodeServerFailure, failureNote(err)),
 		outcome{rcode: dns.RcodeServerFailure, waited: true, lookup: z.missed}
 }
 
@@ -252,7 +250,7 @@ func (s *Server) staleReply(j *job, hit cache.Hit) ([]byte, outcome) {
 	}
 	o := outcome{plugin: pluginCache, stale: true, waited: true, normalised: v.result}
 	v = n.shown(hit.Entry, v).asStale()
-	reply := appendEntry(j.out[:0], q, hit.Entry, hit.Age, true, v)
+	reply := appendEntry(j.buffer(), q, hit.Entry, hit.Age, true, v)
 	_, o.lookup = hitKind(hit)
 	o.rcode = replyRcode(reply)
 	return reply, o

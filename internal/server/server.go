@@ -104,6 +104,7 @@ type Server struct {
 	outside  func(netip.Addr) bool // nil: no client is outside
 
 	jobs     sync.Pool // of *job
+	buffers  sync.Pool // of *replyBuffer
 	workers  workerPool
 	quota    *quota        // of misses, by client
 	misses   chan struct{} // one token for each miss being resolved

@@ -162,8 +162,8 @@ func TestReplyFromAskedAddress(t *testing.T) {
 	}
 }
 
-// TestOneQueryForAllClients holds the source until all clients wait. They hold
-// no goroutine meanwhile.
+// TestOneQueryForAllClients holds the source until all clients wait. Meanwhile
+// they hold no goroutine and little memory.
 func TestOneQueryForAllClients(t *testing.T) {
 	const clients = 2000
 	var asked atomic.Int32
@@ -174,6 +174,7 @@ func TestOneQueryForAllClients(t *testing.T) {
 		return example(t)(ctx, m)
 	}))
 	msg := pack(t, query("www.example.org.", dns.TypeA))
+	before := heap()
 	conns := make([]net.Conn, 20)
 	for i := range conns {
 		c, err := net.Dial("udp", ts.addr.String())
@@ -195,8 +196,11 @@ func TestOneQueryForAllClients(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond) // the length of a queue has no signal
 	}
-	if n := runtime.NumGoroutine(); n > maxIdle+100 {
+	if n := runtime.NumGoroutine(); n > 100 {
 		t.Errorf("%d goroutines while %d clients wait", n, clients)
+	}
+	if n := (heap() - before) / clients; n > 512 {
+		t.Errorf("%d bytes for each waiting client", n)
 	}
 	close(release)
 	var wg sync.WaitGroup
@@ -222,6 +226,14 @@ func TestOneQueryForAllClients(t *testing.T) {
 	if n := asked.Load(); n != 1 {
 		t.Errorf("source asked %d times", n)
 	}
+}
+
+// heap is the number of bytes of live objects.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 func TestTooManyMissesGetServfail(t *testing.T) {
