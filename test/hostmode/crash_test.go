@@ -11,8 +11,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// bothLocal is what the tests of this file start with: a link-local address, and
-// one that counts as a Service's.
+// bothLocal are the arguments in this file: a link-local address, and one that
+// counts as a Service's.
 var bothLocal = []string{"-localip", localIP + "," + localIP6}
 
 func newBothLocal(t *testing.T) *node {
@@ -22,13 +22,13 @@ func newBothLocal(t *testing.T) *node {
 	return n
 }
 
-// TestCrash kills nodens and starts it again, with the same arguments and with
-// others: the host is as if it had been started there first.
+// TestCrash kills nodens and starts it again, after the same and after other
+// arguments. The host must be as after a first start.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct {
 		name  string
-		local string // address of the process that is killed, beside localIP6
+		local string // address of the killed process, besides localIP6
 		more  []string
 	}{
 		{"same arguments", localIP, nil},
@@ -46,22 +46,22 @@ func TestCrash(t *testing.T) {
 			n.write(t, "/etc/killed", forwards(outsideDNS, s.local+" "+localIP6))
 			n.start(t, append([]string{"-conf", "/etc/killed", "-localip", s.local + "," + localIP6}, s.more...)...).Kill()
 			if left := n.state(t); left == n.before {
-				t.Error("SIGKILL left nothing: there is nothing to converge from")
+				t.Error("SIGKILL left nothing: this test cannot fail")
 			}
 			d = n.start(t, bothLocal...)
-			if diff := differing(want, n.anonymous(t)); diff != "" {
-				t.Errorf("after SIGKILL and a start the host differs from that of a first start:\n%s", diff)
+			if d := diff(want, n.anonymous(t)); d != "" {
+				t.Errorf("after SIGKILL and a start the host differs from a first start:\n%s", d)
 			}
 			n.answers(t, localAddr, outside, outsideDNS)
 			n.answers(t, "["+localIP6+"]:53", outside, outsideDNS)
 			d.stop(t)
-			n.asBefore(t, "after SIGTERM")
+			n.wantRestored(t, "after SIGTERM")
 		})
 	}
 }
 
-// TestCrashThenNoRules: a start that wants no rules removes what a crash left
-// of them.
+// TestCrashThenNoRules: a start that wants no rules removes those that a crash
+// left.
 func TestCrashThenNoRules(t *testing.T) {
 	t.Parallel()
 	n := newBothLocal(t)
@@ -70,10 +70,10 @@ func TestCrashThenNoRules(t *testing.T) {
 	d := n.start(t, append([]string{"-setupiptables=false"}, bothLocal...)...)
 	n.has(t, false, "table inet nodens")
 	d.stop(t)
-	n.asBefore(t, "after SIGTERM")
+	n.wantRestored(t, "after SIGTERM")
 }
 
-// anonymous is the state without the marks of the generation.
+// anonymous is the state without the generation.
 func (n *node) anonymous(t *testing.T) string {
 	t.Helper()
 	out, _, _ := n.nodens(t, append([]string{"status"}, bothLocal...)...)
@@ -92,31 +92,31 @@ func (n *node) anonymous(t *testing.T) string {
 	return all.String()
 }
 
-// TestTeardown removes what a crash has left, twice over, and touches nothing
-// else; beside a running process it says that it cannot remove all.
+// TestTeardown: teardown removes what a crash left, twice, and nothing else. Beside
+// a running process it reports that it cannot remove everything.
 func TestTeardown(t *testing.T) {
 	t.Parallel()
 	n := newBothLocal(t)
-	n.output(t, "nft", "add table inet foreign; add chain inet foreign input { type filter hook input priority 0; }")
+	n.output(t, "nft", "add table inet other; add chain inet other input { type filter hook input priority 0; }")
 	n.AddAddrs(t, "lo", "203.0.113.1/32")
 	n.before = n.state(t)
 	teardown := append([]string{"teardown"}, bothLocal...)
-	quietly := func(when string) {
+	teardownOK := func(when string) {
 		t.Helper()
 		if out, errs, status := n.nodens(t, teardown...); status != 0 || out+errs != "" {
 			t.Errorf("%s: status %d\n%s%s", when, status, out, errs)
 		}
-		n.asBefore(t, "after teardown "+when)
+		n.wantRestored(t, "after teardown "+when)
 	}
-	quietly("of nothing")
+	teardownOK("of nothing")
 	n.start(t, bothLocal...).Kill()
-	quietly("after SIGKILL")
-	quietly("again")
+	teardownOK("after SIGKILL")
+	teardownOK("again")
 	n.start(t, append(bothLocal, "-skipteardown")...).stop(t)
 	if _, errs, status := n.nodens(t, "teardown"); status != 0 {
 		t.Errorf("without arguments: status %d\n%s", status, errs)
 	}
-	n.asBefore(t, "after teardown without arguments")
+	n.wantRestored(t, "after teardown without arguments")
 
 	d := n.start(t, bothLocal...)
 	if _, errs, status := n.nodens(t, teardown...); status != 1 || !strings.Contains(errs, "its process still runs") {
@@ -125,11 +125,11 @@ func TestTeardown(t *testing.T) {
 	d.Err.WaitFor(t, 0, `drifted, repaired" object=rules`)
 	d.Err.WaitFor(t, 0, `drifted, repaired" object=addresses`)
 	d.stop(t)
-	n.asBefore(t, "after SIGTERM")
+	n.wantRestored(t, "after SIGTERM")
 }
 
-// TestStatus tells what is there, and by its exit status whether that is as
-// wanted.
+// TestStatus: status prints the state of the host. Its exit status reports whether
+// the state is as wanted.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	n := newBothLocal(t)
@@ -139,7 +139,7 @@ func TestStatus(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: exit status %d, want %d\n%s%s", when, got, want, out, errs)
 		}
-		if complains := strings.Contains(errs, "the host is not set up as wanted"); complains != (want != 0) {
+		if reported := strings.Contains(errs, "the host is not set up as wanted"); reported != (want != 0) {
 			t.Errorf("%s: standard error %q", when, errs)
 		}
 		for _, s := range texts {
@@ -171,16 +171,16 @@ func TestStatus(t *testing.T) {
 	}
 	n.output(t, raceChecked.Path(t), "teardown")
 	status("after teardown", 1, "link\tnone", "rules\tmissing")
-	n.asBefore(t, "after teardown")
+	n.wantRestored(t, "after teardown")
 }
 
-// repairBound is within what drift has to be repaired. On a node it takes some
-// milliseconds, which the test prints; the bound is for a machine that stands
-// still now and then, and well below the sync interval of a minute.
-const repairBound = 10 * time.Second
+// repairLimit is the time within which drift must be repaired. A node needs some
+// milliseconds, which the test prints. The limit allows for a slow machine and is
+// well below the sync interval of a minute.
+const repairLimit = 10 * time.Second
 
-// TestRepair deletes what nodens has set up, one thing after the other: it is
-// put back in time and serves again.
+// TestRepair deletes parts of the setup one after the other. Each must be restored
+// in time and serve again.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	n := newBothLocal(t)
@@ -202,28 +202,28 @@ func TestRepair(t *testing.T) {
 		d.Err.WaitFor(t, mark, `drifted, repaired`)
 		took := time.Since(start)
 		t.Logf("%s: repaired after %v", s, took.Round(time.Millisecond))
-		if took > repairBound {
-			t.Errorf("%s: repaired after %v, want %v at most", s, took, repairBound)
+		if took > repairLimit {
+			t.Errorf("%s: repaired after %v, want %v at most", s, took, repairLimit)
 		}
-		if diff := differing(want, n.state(t)); diff != "" {
-			t.Errorf("%s, repaired, is not as before:\n%s", s, diff)
+		if d := diff(want, n.state(t)); d != "" {
+			t.Errorf("%s: after the repair the host has changed:\n%s", s, d)
 		}
 		n.answers(t, localAddr, outside, outsideDNS)
 		n.answers(t, "["+localIP6+"]:53", outside, outsideDNS)
 	}
 	d.stop(t)
-	n.asBefore(t, "after SIGTERM")
+	n.wantRestored(t, "after SIGTERM")
 }
 
-// TestPortHolder: who holds port 53 without sharing it is named.
-func TestPortHolder(t *testing.T) {
+// TestPortInUse: the error names the process that occupies port 53.
+func TestPortInUse(t *testing.T) {
 	t.Parallel()
 	n := newBothLocal(t)
 	self, err := os.Executable()
 	must(t, err)
-	holder := lab.Command{Netns: n.Netns, Args: []string{self}, Env: []string{holdEnv + "=1"}}.Start(t)
+	other := lab.Command{Netns: n.Netns, Args: []string{self}, Env: []string{occupyEnv + "=1"}}.Start(t)
 	var id int
-	if _, err := fmt.Sscanf(holder.Out.WaitFor(t, 0, `^holding`), "holding %d", &id); err != nil {
+	if _, err := fmt.Sscanf(other.Out.WaitFor(t, 0, `^occupied`), "occupied %d", &id); err != nil {
 		t.Fatal(err)
 	}
 	got := n.refused(t, bothLocal...)
@@ -232,7 +232,7 @@ func TestPortHolder(t *testing.T) {
 			t.Errorf("standard error %q, want %q", got, want)
 		}
 	}
-	holder.Kill()
+	other.Kill()
 	n.start(t, bothLocal...)
 	n.answers(t, localAddr, outside, outsideDNS)
 }

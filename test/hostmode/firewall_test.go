@@ -9,8 +9,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// hostFirewall drops whatever comes and goes but by eth0, where the servers are:
-// pods, and even lo.
+// hostFirewall accepts packets on eth0 only, where the servers are. It drops those
+// of pods and on lo.
 const hostFirewall = `table inet firewall
 delete table inet firewall
 table inet firewall {
@@ -27,10 +27,10 @@ table inet firewall {
 }
 `
 
-// TestHostFirewall is a node that drops by default. Without rules of ours it
-// drops DNS to the local address; with them pods and the node get their
-// answers, through a reload of the firewall as well, and the firewall is as
-// before in the end, however nodens ended.
+// TestHostFirewall: on a node with a firewall that drops by default, pods and the
+// node get no answers without our rules, and answers with them, also after a
+// reload of the firewall. Afterwards the firewall is as before, however nodens
+// ended.
 func TestHostFirewall(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -45,7 +45,7 @@ func TestHostFirewall(t *testing.T) {
 	reload()
 	for _, from := range clients {
 		if answersSoon(from) {
-			t.Errorf("%s gets an answer through the firewall: this test could not fail", from.Name)
+			t.Errorf("%s gets an answer through the firewall: this test cannot fail", from.Name)
 		}
 	}
 	if out, _, status := n.nodens(t, append([]string{"status", "-setupiptables=false"}, local...)...); status != 0 || !strings.Contains(out, "these chains drop by default: inet firewall in, inet firewall out\n") {
@@ -73,15 +73,15 @@ func TestHostFirewall(t *testing.T) {
 	d = n.start(t, local...)
 	served()
 	d.stop(t)
-	n.asBefore(t, "after SIGTERM")
+	n.wantRestored(t, "after SIGTERM")
 	n.start(t, local...).Kill()
 	if out, errs, status := n.nodens(t, append([]string{"teardown"}, local...)...); status != 0 {
 		t.Errorf("teardown: status %d\n%s%s", status, out, errs)
 	}
-	n.asBefore(t, "after teardown")
+	n.wantRestored(t, "after teardown")
 }
 
-// answersSoon is for where no answer can come, however long one waits.
+// answersSoon waits only briefly, for firewalls that never let an answer pass.
 func answersSoon(from *lab.Netns) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// fixture is how one distribution starts node-cache.
+// fixture is the way in which one distribution starts node-cache.
 type fixture struct {
 	name   string
 	args   []string
@@ -24,7 +24,7 @@ type fixture struct {
 }
 
 // readFixture reads a file of testdata/fixtures: sections args, env, serves and
-// health, one item a line, and the files below etc/.
+// health, with one item per line, and files below etc/.
 func readFixture(t *testing.T, path string) fixture {
 	t.Helper()
 	a, err := txtar.ParseFile(path)
@@ -46,13 +46,13 @@ func readFixture(t *testing.T, path string) fixture {
 		case strings.HasPrefix(file.Name, "etc/"):
 			f.etc = append(f.etc, file)
 		default:
-			t.Fatalf("%s: section %q is not known", path, file.Name)
+			t.Fatalf("%s: unknown section %q", path, file.Name)
 		}
 	}
 	return f
 }
 
-// newNode makes the node on which the fixture is started.
+// newNode makes the node for the fixture.
 func (f fixture) newNode(t *testing.T) *node {
 	t.Helper()
 	n := newNode(t)
@@ -63,9 +63,8 @@ func (f fixture) newNode(t *testing.T) *node {
 	return n
 }
 
-// TestFixtures starts each fixture unchanged: it answers on all its addresses,
-// from the server that each zone is for, and leaves the node as it was unless
-// it was told not to.
+// TestFixtures starts each fixture unchanged. It must answer on all its addresses
+// from the server of each zone, and restore the host unless -skipteardown is set.
 func TestFixtures(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("testdata/fixtures/*.txtar")
@@ -102,11 +101,11 @@ func (f fixture) test(t *testing.T) {
 		n.has(t, true, "inet 169.254.25.10/32")
 		n.output(t, append([]string{raceChecked.Path(t), "teardown"}, f.args...)...)
 	}
-	n.asBefore(t, "after SIGTERM")
+	n.wantRestored(t, "after SIGTERM")
 }
 
-// TestBothCachesOfKubespray: the two share the address for good, not just while
-// one replaces the other, and either is enough.
+// TestBothCachesOfKubespray: the two processes share the address permanently, and
+// one of them is enough.
 func TestBothCachesOfKubespray(t *testing.T) {
 	t.Parallel()
 	first, second := readFixture(t, "testdata/fixtures/kubespray.txtar"), readFixture(t, "testdata/fixtures/kubespray-secondary.txtar")
@@ -121,7 +120,7 @@ func TestBothCachesOfKubespray(t *testing.T) {
 		one.Kill()
 		n.answers(t, first.serves[0], outside, outsideDNS)
 		if out, errs, status := n.nodens(t, append([]string{"status"}, first.args...)...); status != 0 {
-			t.Errorf("nodens status with one of them: %d\n%s%s", status, out, errs)
+			t.Errorf("nodens status with one process: %d\n%s%s", status, out, errs)
 		}
 		one, other = other, n.start(t, one.args...)
 	}
@@ -129,10 +128,10 @@ func TestBothCachesOfKubespray(t *testing.T) {
 	n.answers(t, first.serves[0], outside, outsideDNS)
 	other.stop(t)
 	n.output(t, append([]string{raceChecked.Path(t), "teardown"}, first.args...)...)
-	n.asBefore(t, "after nodens teardown")
+	n.wantRestored(t, "after nodens teardown")
 }
 
-// special shows what only one fixture has.
+// special checks what only one fixture has.
 func (f fixture) special(t *testing.T, n *node) {
 	t.Helper()
 	switch f.name {
@@ -147,8 +146,8 @@ func (f fixture) special(t *testing.T, n *node) {
 	}
 }
 
-// check compares what nodens check says about the fixture with its golden file,
-// which was reviewed by a person. -update writes it.
+// check compares the output of nodens check with the golden file, which must be
+// reviewed after -update has written it.
 func (f fixture) check(t *testing.T, n *node) {
 	t.Helper()
 	out, errs, status := n.nodens(t, append([]string{"check"}, f.args...)...)
@@ -163,14 +162,14 @@ func (f fixture) check(t *testing.T, n *node) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := differing(string(want), out); d != "" || string(want) != out {
-		t.Errorf("nodens check does not print what %s has:\n%s", golden, d)
+	if d := diff(string(want), out); d != "" || string(want) != out {
+		t.Errorf("nodens check and %s differ:\n%s", golden, d)
 	}
-	n.asBefore(t, "after nodens check")
+	n.wantRestored(t, "after nodens check")
 }
 
-// TestUnsupportedDirective: a Corefile that asks for what nodens does not have
-// is refused, at the line, by check and at the start.
+// TestUnsupportedDirective: check and the start refuse a Corefile with a directive
+// that nodens does not support, and name the line.
 func TestUnsupportedDirective(t *testing.T) {
 	t.Parallel()
 	f := readFixture(t, "testdata/fixtures/deliveryhero.txtar")

@@ -14,8 +14,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// eachForm runs f in a fresh node for every way to write the flag with the
-// value: -x v, -x=v, --x v, --x=v.
+// eachForm runs f on a fresh node for every form of the flag: -x v, -x=v, --x v,
+// --x=v.
 func eachForm(t *testing.T, flag, value string, f func(t *testing.T, n *node, args []string)) {
 	t.Helper()
 	for _, args := range [][]string{
@@ -25,7 +25,7 @@ func eachForm(t *testing.T, flag, value string, f func(t *testing.T, n *node, ar
 	}
 }
 
-// eachBool is eachForm for a switch, which takes no separate value.
+// eachBool is eachForm for a boolean flag, which takes no separate value.
 func eachBool(t *testing.T, flag string, value bool, f func(t *testing.T, n *node, args []string)) {
 	t.Helper()
 	forms := []string{fmt.Sprintf("-%s=%t", flag, value), fmt.Sprintf("--%s=%t", flag, value)}
@@ -45,7 +45,7 @@ func inForm(t *testing.T, args []string, f func(t *testing.T, n *node, args []st
 	})
 }
 
-// local are the arguments that most tests add to the flag in question.
+// local returns the arguments that most tests add to the tested flag.
 func local(more ...string) []string {
 	return append([]string{"-localip", localIP}, more...)
 }
@@ -59,7 +59,7 @@ func TestFlagLocalIP(t *testing.T) {
 		n.answers(t, "["+localIP6+"]:53", outside, outsideDNS)
 		n.has(t, true, "inet "+localIP+"/32", "inet6 "+localIP6+"/128", "table inet nodens ")
 		d.stop(t)
-		n.asBefore(t, "after SIGTERM")
+		n.wantRestored(t, "after SIGTERM")
 	})
 	t.Run("bad", func(t *testing.T) {
 		t.Parallel()
@@ -76,8 +76,8 @@ func TestFlagLocalIP(t *testing.T) {
 	})
 }
 
-// corefileChoice is a set of Corefiles, each with another server to forward to,
-// so that the answer tells which file was read.
+// corefileChoice is a set of Corefiles. Each forwards to another server, so that
+// the answer identifies the file that was read.
 type corefileChoice struct {
 	name  string
 	files map[string]string // path → server
@@ -97,12 +97,12 @@ func corefileChoices() []corefileChoice {
 		{"--corefile v", map[string]string{"/etc/core": corefile}, "--corefile /etc/core", corefile},
 		{"--corefile=v", map[string]string{"/etc/core": corefile}, "--corefile=/etc/core", corefile},
 		{"conf wins over corefile", map[string]string{"/etc/conf": conf, "/etc/core": corefile}, "-conf /etc/conf -corefile /etc/core", conf},
-		{"in whatever order", map[string]string{"/etc/conf": conf, "/etc/core": corefile}, "-corefile /etc/core -conf /etc/conf", conf},
+		{"in any order", map[string]string{"/etc/conf": conf, "/etc/core": corefile}, "-corefile /etc/core -conf /etc/conf", conf},
 		{"corefile may be missing beside conf", map[string]string{"/etc/conf": conf}, "-conf /etc/conf -corefile /etc/core", conf},
 		{"neither", map[string]string{corefilePath: corefile}, "", corefile},
 		{"base wins", map[string]string{"/etc/conf": conf, "/etc/core": corefile, basePath: base}, "-conf /etc/conf -corefile /etc/core", base},
 		{"base alone", map[string]string{basePath: base}, "", base},
-		{"base, and conf is not there", map[string]string{basePath: base}, "-conf /etc/Corefile", base},
+		{"base, and conf is missing", map[string]string{basePath: base}, "-conf /etc/Corefile", base},
 		{"-basecorefile v", map[string]string{"/etc/base": base, basePath: otherDNS, "/etc/conf": conf}, "-basecorefile /etc/base -conf /etc/conf", base},
 		{"-basecorefile=v", map[string]string{"/etc/base": base, "/etc/conf": conf}, "-conf /etc/conf -basecorefile=/etc/base", base},
 		{"--basecorefile v", map[string]string{"/etc/base": base, "/etc/conf": conf}, "--basecorefile /etc/base --conf /etc/conf", base},
@@ -226,10 +226,10 @@ func TestFlagSetupInterface(t *testing.T) {
 		d := n.start(t, local(args...)...)
 		n.answers(t, localAddr, outside, outsideDNS)
 		if now := n.output(t, "ip", "-details", "addr"); now != addrs {
-			t.Errorf("addresses and links were changed:\n%s\n%s", addrs, now)
+			t.Errorf("addresses and links have changed:\n%s\n%s", addrs, now)
 		}
 		d.stop(t)
-		n.asBefore(t, "after SIGTERM")
+		n.wantRestored(t, "after SIGTERM")
 	})
 	eachBool(t, "setupinterface", true, func(t *testing.T, n *node, args []string) {
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
@@ -238,8 +238,8 @@ func TestFlagSetupInterface(t *testing.T) {
 	})
 }
 
-// TestFlagInterfaceName needs no dummy driver: a link of that name that is no
-// dummy is refused, one of another name is not looked at.
+// TestFlagInterfaceName needs no dummy driver: a link of that name with another
+// type is refused, a link with another name is ignored.
 func TestFlagInterfaceName(t *testing.T) {
 	t.Parallel()
 	eachForm(t, "interfacename", "dns0", func(t *testing.T, n *node, args []string) {
@@ -251,19 +251,19 @@ func TestFlagInterfaceName(t *testing.T) {
 		}
 		n.has(t, false, "nodelocaldns: <")
 		d.stop(t)
-		n.asBefore(t, "after SIGTERM")
+		n.wantRestored(t, "after SIGTERM")
 
 		n.output(t, "ip", "link", "add", "dns0", "type", "veth", "peer", "name", "dns1")
 		n.before = n.state(t)
 		if got := n.refused(t, local(args...)...); !strings.Contains(got, "link dns0: type veth, want dummy") {
-			t.Errorf("a foreign link of that name: %q", got)
+			t.Errorf("a link of that name: %q", got)
 		}
 		n.start(t, local()...)
 		n.answers(t, localAddr, outside, outsideDNS)
 	})
 }
 
-// tryDummy reports whether the kernel can make dummy links.
+// tryDummy reports whether the kernel can create dummy links.
 func (n *node) tryDummy(t *testing.T) bool {
 	t.Helper()
 	_, _, status := n.command([]string{"ip", "link", "add", "try0", "type", "dummy"}).Output(t)
@@ -283,10 +283,10 @@ func TestFlagSetupIPTables(t *testing.T) {
 			n.answers(t, localAddr, outside, outsideDNS)
 			n.has(t, value, "table inet nodens ", "notrack")
 			if out, _, status := n.nodens(t, append([]string{"status"}, local(args...)...)...); status != 0 {
-				t.Errorf("status %d of a node as these flags want it:\n%s", status, out)
+				t.Errorf("status %d with the same flags:\n%s", status, out)
 			}
 			d.stop(t)
-			n.asBefore(t, "after SIGTERM")
+			n.wantRestored(t, "after SIGTERM")
 		})
 	}
 }
@@ -298,22 +298,22 @@ func TestFlagSkipTeardown(t *testing.T) {
 		d := n.start(t, local(args...)...)
 		running := n.state(t)
 		d.stop(t)
-		if d := differing(running, n.state(t)); d != "" {
-			t.Errorf("the end changed the host:\n%s", d)
+		if d := diff(running, n.state(t)); d != "" {
+			t.Errorf("SIGTERM changed the host:\n%s", d)
 		}
 		n.start(t, local(args...)...).stop(t)
 		n.start(t, local()...).stop(t)
-		n.asBefore(t, "after a process that does tear down")
+		n.wantRestored(t, "after a process without the flag")
 	})
 	eachBool(t, "skipteardown", false, func(t *testing.T, n *node, args []string) {
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
 		n.start(t, local(args...)...).stop(t)
-		n.asBefore(t, "after SIGTERM")
+		n.wantRestored(t, "after SIGTERM")
 	})
 }
 
-// TestFlagSyncInterval shows which values a start takes. How often the check
-// runs cannot be seen from outside: what drifts is repaired by notification.
+// TestFlagSyncInterval checks which values are accepted. The interval itself cannot
+// be observed, because drift is repaired after a notification.
 func TestFlagSyncInterval(t *testing.T) {
 	t.Parallel()
 	eachForm(t, "syncinterval", "60", func(t *testing.T, n *node, args []string) {
@@ -353,10 +353,10 @@ func TestFlagPIDFile(t *testing.T) {
 		}
 		d.stop(t)
 		if n.exists("/etc/node-cache.pid") {
-			t.Error("the PID file is left")
+			t.Error("the PID file still exists")
 		}
 	})
-	t.Run("nowhere to be written", func(t *testing.T) {
+	t.Run("cannot be written", func(t *testing.T) {
 		t.Parallel()
 		n := newNode(t)
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
@@ -372,12 +372,12 @@ func TestFlagPIDFile(t *testing.T) {
 		n.start(t, args...).Kill()
 		n.start(t, args...).stop(t)
 		if n.exists("/etc/node-cache.pid") {
-			t.Error("the PID file is left")
+			t.Error("the PID file still exists")
 		}
 	})
 }
 
-// pid is the ID of the one process that listens on localAddr.
+// pid returns the ID of the only process that listens on localAddr.
 func pid(t *testing.T, n *node) string {
 	t.Helper()
 	lab.NeedTools(t, "ss")
@@ -426,7 +426,7 @@ func TestFlagMetricsListenAddress(t *testing.T) {
 			t.Errorf("%s has %d families, want this one only", address, len(m))
 		}
 	}
-	silent := func(t *testing.T, n *node, address string) {
+	notServed := func(t *testing.T, n *node, address string) {
 		t.Helper()
 		if _, _, err := n.TryGet(t.Context(), address, "/metrics"); err == nil {
 			t.Errorf("%s is served", address)
@@ -436,13 +436,13 @@ func TestFlagMetricsListenAddress(t *testing.T) {
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
 		n.start(t, local(args...)...)
 		serves(t, n, "127.0.0.1:9354")
-		silent(t, n, "127.0.0.1:9353")
-		silent(t, n, lab.NodeIP+":9354")
+		notServed(t, n, "127.0.0.1:9353")
+		notServed(t, n, lab.NodeIP+":9354")
 	})
 	eachForm(t, "metrics-listen-address", "0", func(t *testing.T, n *node, args []string) {
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
 		n.start(t, local(args...)...)
-		silent(t, n, "127.0.0.1:9353")
+		notServed(t, n, "127.0.0.1:9353")
 	})
 	t.Run("default", func(t *testing.T) {
 		t.Parallel()
@@ -451,20 +451,20 @@ func TestFlagMetricsListenAddress(t *testing.T) {
 		n.start(t, local()...)
 		serves(t, n, lab.NodeIP+":9353")
 	})
-	t.Run("held by a node-cache", func(t *testing.T) {
+	t.Run("in use by a node-cache", func(t *testing.T) {
 		t.Parallel()
 		n := newNode(t)
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
-		held := n.Listen(t, "tcp", "0.0.0.0:9353") // not shared
+		other := n.Listen(t, "tcp", "0.0.0.0:9353") // without SO_REUSEPORT
 		d := n.start(t, local()...)
 		n.answers(t, localAddr, outside, outsideDNS)
 		d.Err.WaitFor(t, 0, `listen on 0.0.0.0:9353: .*:9353 is held by `)
-		must(t, held.Close())
+		must(t, other.Close())
 		d.Signal(t, syscall.SIGHUP)
 		d.Err.WaitFor(t, 0, `msg=reloaded`)
 		serves(t, n, lab.NodeIP+":9353")
 	})
-	t.Run("held, and the prometheus directive's", func(t *testing.T) {
+	t.Run("in use, and in the prometheus directive", func(t *testing.T) {
 		t.Parallel()
 		n := newNode(t)
 		n.write(t, corefilePath, forwards(outsideDNS, localIP, "prometheus 0.0.0.0:9353"))
@@ -485,7 +485,7 @@ func TestFlagPrometheusListenAddress(t *testing.T) {
 			t.Error("no coredns_build_info")
 		}
 		if _, _, err := n.TryGet(t.Context(), "127.0.0.1:9253", "/metrics"); err == nil {
-			t.Error("the default address is served, too")
+			t.Error("the default address is served too")
 		}
 	})
 	t.Run("default", func(t *testing.T) {
@@ -497,8 +497,8 @@ func TestFlagPrometheusListenAddress(t *testing.T) {
 	})
 }
 
-// TestReload shows who follows the files: the reload directive and
-// -reloadwithsignal do, and a signal is obeyed in any case.
+// TestReload: -reloadwithsignal reloads when a file changes; a signal reloads in
+// any case.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	eachBool(t, "reloadwithsignal", true, func(t *testing.T, n *node, args []string) {
@@ -523,7 +523,7 @@ func TestReload(t *testing.T) {
 		}
 		n.answers(t, localAddr, outside, to)
 		if strings.Contains(d.Err.Text(), "file changed") {
-			t.Error("the file was followed without being asked for")
+			t.Error("a changed file was reloaded without the flag")
 		}
 	})
 }
@@ -539,7 +539,7 @@ func TestFlagDNSPort(t *testing.T) {
 			n.has(t, false, "dport 53 ")
 			if c, err := n.DialContext(t.Context(), "tcp", localAddr); err == nil {
 				_ = c.Close()
-				t.Error("port 53 is served, too")
+				t.Error("port 53 is served too")
 			}
 		})
 	}
@@ -556,16 +556,17 @@ func TestFlagQuiet(t *testing.T) {
 			d.Err.WaitFor(t, 0, `level=ERROR msg="reload failed`)
 			n.write(t, corefilePath, forwards(otherDNS, localIP))
 			d.Signal(t, syscall.SIGHUP)
-			n.await(t, outside, otherDNS)
-			d.stop(t) // what a reload has to say is said before SIGTERM is heeded
+			n.waitAnswer(t, outside, otherDNS)
+			d.stop(t) // the log of a reload is complete before SIGTERM is handled
 			if got := strings.Contains(d.Err.Text(), "level=INFO"); got == quiet {
-				t.Errorf("information in the log: %t\n%s", got, d.Err.Text())
+				t.Errorf("level=INFO in the log: %t\n%s", got, d.Err.Text())
 			}
 		})
 	}
 }
 
-// TestFlagsThatPrint end at once, whatever else is given, and change nothing.
+// TestFlagsThatPrint: these flags end nodens at once, whatever other flags are set,
+// and change nothing.
 func TestFlagsThatPrint(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -579,5 +580,5 @@ func TestFlagsThatPrint(t *testing.T) {
 			t.Errorf("%v: status %d, %q, %q", args, status, out, errs)
 		}
 	}
-	n.asBefore(t, "after flags that print")
+	n.wantRestored(t, "after flags that print")
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestInterception serves the cluster IP beside the local one: nodens answers
-// there for as long as it lives, kube-proxy's backend whenever it does not,
-// asked from a pod and from the node.
+// TestInterception serves the cluster IP and the local one. For queries from a pod
+// and from the node to the cluster IP, nodens answers while it runs, and otherwise
+// kube-proxy's backend.
 func TestInterception(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct{ name, binds string }{
@@ -26,7 +26,7 @@ func TestInterception(t *testing.T) {
 func intercept(t *testing.T, binds string) {
 	n := newNode(t)
 	pod := n.addPod(t)
-	n.pretendKubeProxy(t)
+	n.addKubeProxy(t)
 	n.write(t, corefilePath, forwards(clusterDNS, binds))
 	args := []string{"-localip", localIP + "," + serviceIP}
 	service := func(want string) {
@@ -52,16 +52,16 @@ func intercept(t *testing.T, binds string) {
 	nodens()
 	d.stop(t)
 	service(backend)
-	n.asBefore(t, "after SIGTERM")
+	n.wantRestored(t, "after SIGTERM")
 }
 
-// TestInterceptionFollowsBinds reloads a Corefile that listens otherwise: what
-// kube-proxy is left with goes by the sockets that there are now.
+// TestInterceptionFollowsBinds reloads a Corefile with other bind addresses: the
+// rules must follow the new sockets.
 func TestInterceptionFollowsBinds(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	pod := n.addPod(t)
-	n.pretendKubeProxy(t)
+	n.addKubeProxy(t)
 	bound, every := forwards(clusterDNS, localIP+" "+serviceIP), forwards(clusterDNS, "")
 	n.write(t, corefilePath, bound)
 	d := n.start(t, "-localip", localIP+","+serviceIP)
@@ -74,5 +74,5 @@ func TestInterceptionFollowsBinds(t *testing.T) {
 		answersFrom(t, pod, serviceAddr, inside, clusterDNS)
 	}
 	d.stop(t)
-	n.asBefore(t, "after SIGTERM")
+	n.wantRestored(t, "after SIGTERM")
 }

@@ -29,17 +29,17 @@ const kubeDNSBase = `cluster.local:53 {
 }
 `
 
-// configMap is a directory that the kubelet has mounted: its keys are links
-// into ..data, itself a link, which is swapped to change all of them at once.
+// configMap is a directory like a ConfigMap that the kubelet has mounted. Its keys
+// are links into ..data, itself a link, whose replacement changes all keys at once.
 type configMap struct {
 	dir     string
 	version int
 }
 
-// mount makes the directory that the node's processes see at the path.
-func (n *node) mount(t *testing.T, seen string, keys map[string]string) *configMap {
+// mount makes the directory below /etc.
+func (n *node) mount(t *testing.T, dir string, keys map[string]string) *configMap {
 	t.Helper()
-	m := &configMap{dir: n.path(seen)}
+	m := &configMap{dir: n.path(dir)}
 	if err := os.MkdirAll(m.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func (n *node) mount(t *testing.T, seen string, keys map[string]string) *configM
 	return m
 }
 
-// set changes the keys as the kubelet does.
+// set changes the keys like the kubelet.
 func (m *configMap) set(t *testing.T, keys map[string]string) {
 	t.Helper()
 	m.version++
@@ -89,7 +89,7 @@ const (
 	otherUp  = `["` + otherDNS + `"]`
 )
 
-// TestFlagKubeDNSCM: where the ConfigMap is looked for.
+// TestFlagKubeDNSCM: the flag is the directory of the ConfigMap.
 func TestFlagKubeDNSCM(t *testing.T) {
 	t.Parallel()
 	eachForm(t, "kubednscm", "/etc/elsewhere", func(t *testing.T, n *node, args []string) {
@@ -100,7 +100,7 @@ func TestFlagKubeDNSCM(t *testing.T) {
 		n.answers(t, localAddr, stubName, stubDNS)
 		n.answers(t, localAddr, outside, otherDNS)
 		n.answers(t, localAddr, inside, clusterDNS)
-		n.over(t, otherDNS, outside, "udp") // its force_tcp is gone
+		n.over(t, otherDNS, outside, "udp") // without its force_tcp
 		n.over(t, clusterDNS, inside, "tcp")
 	})
 	t.Run("default", func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestFlagKubeDNSCM(t *testing.T) {
 		n.answers(t, localAddr, outside, outsideDNS)
 		n.over(t, outsideDNS, outside, "tcp")
 	})
-	t.Run("no base Corefile to put it into", func(t *testing.T) {
+	t.Run("no base Corefile", func(t *testing.T) {
 		t.Parallel()
 		n := newNode(t)
 		n.write(t, corefilePath, forwards(outsideDNS, localIP))
@@ -131,21 +131,21 @@ func TestFlagKubeDNSCM(t *testing.T) {
 	})
 }
 
-// over holds the first query for name that came to the pretended server, a UDP
-// client's, to have come by the given transport.
+// over checks the transport of the first query for name that the server received,
+// for a UDP client.
 func (n *node) over(t *testing.T, server, name, network string) {
 	t.Helper()
 	seen := n.servers[server].Seen(name)
 	if len(seen) == 0 {
-		t.Errorf("%s was not asked for %s", server, name)
+		t.Errorf("%s received no query for %s", server, name)
 		return
 	}
 	if seen[0].Proto != network {
-		t.Errorf("%s was asked for %s over %s, want %s", server, name, seen[0].Proto, network)
+		t.Errorf("%s received the query for %s over %s, want %s", server, name, seen[0].Proto, network)
 	}
 }
 
-// badConfigMap is one that must not be used, and what the log says of it.
+// badConfigMap is a ConfigMap that must not be used, and the text of the log.
 type badConfigMap struct {
 	keys map[string]string
 	want string
@@ -164,7 +164,7 @@ func badConfigMaps() []badConfigMap {
 	}
 }
 
-// TestKubeDNSChanges follows the ConfigMap through good values and bad ones.
+// TestKubeDNSChanges changes the ConfigMap to good and bad values.
 func TestKubeDNSChanges(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -194,8 +194,8 @@ func TestKubeDNSChanges(t *testing.T) {
 	n.answers(t, localAddr, outside, outsideDNS)
 }
 
-// keepsLastGood sets bad values one after the other: each is told and counted,
-// and the stub domain and the upstream from before stay in use.
+// keepsLastGood sets bad values one after the other. Each must be logged and
+// counted, and the previous stub domain and upstream stay in use.
 func keepsLastGood(t *testing.T, n *node, d *daemon, m *configMap) {
 	t.Helper()
 	errorsBefore, _ := n.Scrape(t, "127.0.0.1:9353").Sum(setupErrors, "errortype=configmap")
@@ -203,7 +203,7 @@ func keepsLastGood(t *testing.T, n *node, d *daemon, m *configMap) {
 		mark := d.Err.Mark()
 		m.set(t, bad.keys)
 		line := d.Err.WaitFor(t, mark, `kube-dns ConfigMap`)
-		d.Err.WaitFor(t, mark, `msg=reloaded`) // with what was good
+		d.Err.WaitFor(t, mark, `msg=reloaded`) // with the good values
 		if !strings.Contains(line, "the last good values stay in use") || !strings.Contains(line, bad.want) {
 			t.Errorf("%v: %s, want %q", bad.keys, line, bad.want)
 		}
@@ -215,8 +215,8 @@ func keepsLastGood(t *testing.T, n *node, d *daemon, m *configMap) {
 	}
 }
 
-// TestKubeDNSBadAtStart serves without the ConfigMap, and takes it once it is
-// good.
+// TestKubeDNSBadAtStart: nodens serves without the ConfigMap, and uses it once it is
+// valid.
 func TestKubeDNSBadAtStart(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -233,7 +233,7 @@ func TestKubeDNSBadAtStart(t *testing.T) {
 	n.answers(t, localAddr, outside, otherDNS)
 }
 
-// TestKubeDNSWithoutReload follows the ConfigMap because of -reloadwithsignal.
+// TestKubeDNSWithoutReload: -reloadwithsignal reloads when the ConfigMap changes.
 func TestKubeDNSWithoutReload(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -247,7 +247,7 @@ func TestKubeDNSWithoutReload(t *testing.T) {
 	n.answers(t, localAddr, stubName, stubDNS)
 }
 
-// TestBaseSwap changes the base Corefile by the kubelet's swap.
+// TestBaseSwap replaces the base Corefile like the kubelet.
 func TestBaseSwap(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -260,6 +260,6 @@ func TestBaseSwap(t *testing.T) {
 		n.answers(t, localAddr, outside, to)
 	}
 	if n.exists(corefilePath) {
-		t.Error("the output path of node-cache was written")
+		t.Error("nodens wrote the output file of node-cache")
 	}
 }

@@ -19,26 +19,25 @@ import (
 )
 
 const (
-	// oneTry is how long dig waits for the reply to the one query that it
-	// sends here.
+	// oneTry is the timeout of a query of dig, which sends each only once.
 	oneTry = 10 * time.Second
 )
 
-// load is a crowd of clients that look up until they are stopped.
+// load is a set of clients that do lookups until stop.
 type load struct {
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
-	finished chan struct{} // a look-up of ours has ended; missed if nobody waits
+	finished chan struct{} // receives when a lookup of dig has ended and wait runs
 	libc     []*libcClient
 
-	asked atomic.Int64
+	lookups atomic.Int64
 
 	mu      sync.Mutex
 	longest time.Duration
-	bad     []string // what failed, or took so long that a packet was lost
+	bad     []string // lookups that failed, or took so long that a packet must have been lost
 }
 
-// libcClient is a process that looks up by getaddrinfo.
+// libcClient is a process that calls getaddrinfo.
 type libcClient struct {
 	*lab.Process
 	name string
@@ -52,11 +51,11 @@ func startLoad(t *testing.T) (*load, context.Context) {
 	return l, ctx
 }
 
-// dig asks server so many times a second, each time from a new port, once, by
-// turns for a name that is cached and for a new one. name is of the load. It
-// leaves times out where the machine does not keep up.
+// dig queries server rate times a second, each time once and from a new port,
+// alternately for a cached and for a new name below name. It skips queries if the
+// machine is too slow.
 func (l *load) dig(ctx context.Context, from *lab.Netns, network, server, name string, rate int) {
-	underWay := make(chan struct{}, max(rate/10, 2))
+	inFlight := make(chan struct{}, max(rate/10, 2))
 	l.wg.Go(func() {
 		tick := time.NewTicker(time.Second / time.Duration(rate))
 		defer tick.Stop()
@@ -71,13 +70,13 @@ func (l *load) dig(ctx context.Context, from *lab.Netns, network, server, name s
 				q = "popular." + name + ".example."
 			}
 			select {
-			case underWay <- struct{}{}:
+			case inFlight <- struct{}{}:
 			default:
 				continue
 			}
 			l.wg.Go(func() {
 				l.lookup(ctx, from, network, server, q)
-				<-underWay
+				<-inFlight
 			})
 		}
 	})
@@ -85,16 +84,16 @@ func (l *load) dig(ctx context.Context, from *lab.Netns, network, server, name s
 
 func (l *load) lookup(ctx context.Context, from *lab.Netns, network, server, name string) {
 	start := time.Now()
-	err := ask(ctx, from, network, server, name)
-	l.note(time.Since(start), fmt.Sprintf("%s %s by %s", server, name, network), err)
+	err := query(ctx, from, network, server, name)
+	l.record(time.Since(start), fmt.Sprintf("%s %s by %s", server, name, network), err)
 	select {
 	case l.finished <- struct{}{}:
 	default:
 	}
 }
 
-// ask is one look-up. ctx cancels no query that is under way.
-func ask(ctx context.Context, from *lab.Netns, network, server, name string) error {
+// query is one lookup. ctx does not cancel a query in flight.
+func query(ctx context.Context, from *lab.Netns, network, server, name string) error {
 	c, err := from.DialContext(context.WithoutCancel(ctx), network, server)
 	if err != nil {
 		return err
@@ -121,8 +120,8 @@ func exchange(c net.Conn, name string) error {
 	return nil
 }
 
-func (l *load) note(took time.Duration, what string, err error) {
-	l.asked.Add(1)
+func (l *load) record(took time.Duration, what string, err error) {
+	l.lookups.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.longest = max(l.longest, took)
@@ -131,8 +130,8 @@ func (l *load) note(took time.Duration, what string, err error) {
 	}
 }
 
-// getaddrinfo looks up so many times a second as programs in a container do:
-// with an /etc of their own.
+// getaddrinfo does rate lookups a second by program, with its own /etc as in a
+// container.
 func (l *load) getaddrinfo(t *testing.T, from *lab.Netns, program, server string, rate int) {
 	t.Helper()
 	name := fmt.Sprintf("%s-%s-%s.example", filepath.Base(program), from.Name, strings.ReplaceAll(server, ".", "-"))
@@ -144,20 +143,20 @@ func (l *load) getaddrinfo(t *testing.T, from *lab.Netns, program, server string
 	l.libc = append(l.libc, c)
 }
 
-// await waits until so many more look-ups of ours have ended.
-func (l *load) await(t *testing.T, more int) {
+// wait waits until dig has ended that many more lookups.
+func (l *load) wait(t *testing.T, count int) {
 	t.Helper()
-	for range more {
+	for range count {
 		select {
 		case <-l.finished:
 		case <-t.Context().Done():
-			t.Fatal("no look-ups any more")
+			t.Fatal("the test ended without further lookups")
 		}
 	}
 }
 
-// stop ends the load and reports what was lost. Without a loss the longest
-// look-up tells how near it was.
+// stop ends the load and reports failed lookups. If there are none, the longest
+// lookup shows the margin.
 func (l *load) stop(t *testing.T) {
 	t.Helper()
 	l.cancel()
@@ -165,7 +164,7 @@ func (l *load) stop(t *testing.T) {
 	for _, c := range l.libc {
 		l.collect(t, c)
 	}
-	t.Logf("%d look-ups, the longest took %v, %d failed or had to ask again", l.asked.Load(), l.longest, len(l.bad))
+	t.Logf("%d lookups, the longest took %v, %d failed or were retried", l.lookups.Load(), l.longest, len(l.bad))
 	for i, s := range l.bad {
 		if i == 20 {
 			t.Errorf("and %d more", len(l.bad)-i)
@@ -175,7 +174,7 @@ func (l *load) stop(t *testing.T) {
 	}
 }
 
-// collect ends a client and takes its result into account.
+// collect ends a client and adds its result.
 func (l *load) collect(t *testing.T, c *libcClient) {
 	t.Helper()
 	c.Signal(t, syscall.SIGTERM)
@@ -192,9 +191,9 @@ func (l *load) collect(t *testing.T, c *libcClient) {
 			if _, err := fmt.Sscan(rest, &count, &failed, &longest); err != nil || count == 0 {
 				t.Errorf("%s: %q: %v", c.name, line, err)
 			}
-			l.asked.Add(count)
+			l.lookups.Add(count)
 			l.longest = max(l.longest, time.Duration(longest)*time.Millisecond)
-			t.Logf("%s: %d look-ups, the longest took %d ms", c.name, count, longest)
+			t.Logf("%s: %d lookups, the longest took %d ms", c.name, count, longest)
 			return
 		}
 	}

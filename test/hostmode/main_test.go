@@ -10,36 +10,36 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// holdEnv makes the test binary a stranger that holds the DNS port of every
+// occupyEnv makes the test binary a process that occupies the DNS port of every
 // address, without SO_REUSEPORT.
-const holdEnv = "NODENS_TEST_HOLD"
+const occupyEnv = "NODENS_TEST_OCCUPY"
 
 var (
-	update = flag.Bool("update", false, "write what nodens check prints to the golden files")
+	update = flag.Bool("update", false, "write the output of nodens check to the golden files")
 )
 
 func TestMain(m *testing.M) {
-	if _, ok := os.LookupEnv(holdEnv); ok {
-		hold()
+	if _, ok := os.LookupEnv(occupyEnv); ok {
+		occupy()
 	}
 	flag.Parse()
 	os.Exit(lab.Main(m))
 }
 
-// hold takes 0.0.0.0:53, prints its process ID, and stays.
-func hold() {
+// occupy binds 0.0.0.0:53, prints its process ID and waits.
+func occupy() {
 	c, err := net.ListenPacket("udp4", "0.0.0.0:53")
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	fmt.Println("holding", os.Getpid())
+	fmt.Println("occupied", os.Getpid())
 	_, _, _ = c.ReadFrom(make([]byte, 1))
 	os.Exit(0)
 }
 
-// The programs. nodens is race-checked where that works, except where it has to
-// be as quick as in life.
+// The programs. nodens is race-checked if that works, except in tests that need
+// its production speed.
 var (
 	raceChecked = lab.RaceNodens()
 	plain       = lab.Nodens()

@@ -15,43 +15,42 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// Where things are on every node. The pretended servers are in a namespace
-// beside it; each answers every question for an address with its own: so an
-// answer tells who gave it.
+// Addresses on every node. The servers are in a separate namespace. Each answers
+// all address queries with its own address, which identifies it.
 const (
 	localIP   = "169.254.20.10"
 	localIP6  = "fd00:20::10"
 	localAddr = localIP + ":53"
 
-	clusterDNS = "10.96.0.53"   // the cluster's DNS by its upstream Service
-	outsideDNS = "192.0.2.53"   // what resolv.conf names
-	otherDNS   = "192.0.2.54"   // one that nothing names by default
+	clusterDNS = "10.96.0.53"   // the upstream Service of the cluster's DNS
+	outsideDNS = "192.0.2.53"   // in resolv.conf
+	otherDNS   = "192.0.2.54"   // not configured by default
 	stubDNS    = "198.51.100.1" // the server of a stub domain
 
 	inside  = "kubernetes.default.svc.cluster.local."
 	outside = "www.example.org."
 )
 
-// Where node-cache looks for its files.
+// Files of node-cache.
 const (
 	corefilePath = "/etc/Corefile"
 	basePath     = "/etc/coredns/Corefile.base"
 	kubeDNSPath  = "/etc/kube-dns"
 )
 
-// node is a node and what the processes on it see as /etc: a directory that
-// holds only what a test puts there.
+// node is a node and its /etc, a directory that contains only what a test writes
+// there.
 type node struct {
 	*lab.Node
 	etc string
 	env []string
 
 	servers map[string]*lab.Upstream // by address
-	before  string                   // the host's state before any nodens
+	before  string                   // the host's state before nodens started
 }
 
-// newNode makes a node whose environment names clusterDNS as the Services
-// kube-dns-upstream and kube-dns.
+// newNode makes a node. In its environment, clusterDNS is the address of the
+// Services kube-dns-upstream and kube-dns.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	lab.NeedTools(t, "ip", "nft", "unshare")
@@ -77,28 +76,27 @@ func (n *node) startServer(t *testing.T, ip string, answer func(*dns.Msg) *dns.M
 	n.servers[ip] = lab.StartUpstream(t, n.Outside, ip+":53", answer)
 }
 
-// path is where a file that the node's processes see below /etc really is.
-func (n *node) path(seen string) string {
-	return filepath.Join(n.etc, strings.TrimPrefix(seen, "/etc/"))
+// path returns the path outside the node of a file below its /etc.
+func (n *node) path(file string) string {
+	return filepath.Join(n.etc, strings.TrimPrefix(file, "/etc/"))
 }
 
-// write makes a file below /etc, by a rename.
-func (n *node) write(t *testing.T, seen, text string) {
+// write writes a file below /etc by rename.
+func (n *node) write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(n.path(seen)), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(n.path(file)), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	lab.ReplaceFile(t, n.path(seen), text)
+	lab.ReplaceFile(t, n.path(file), text)
 }
 
-// exists reports whether there is a file below /etc.
-func (n *node) exists(seen string) bool {
-	_, err := os.Lstat(n.path(seen))
+// exists reports whether a file below /etc exists.
+func (n *node) exists(file string) bool {
+	_, err := os.Lstat(n.path(file))
 	return err == nil
 }
 
-// stateScript prints all that the tools tell of links, addresses, routes, rules
-// and netfilter.
+// stateScript prints links, addresses, routes, rules and nftables.
 const stateScript = `set -e
 for cmd in 'ip -details link' 'ip -details addr' 'ip -4 route show table all' 'ip -6 route show table all' \
 	'ip -4 rule' 'ip -6 rule' 'nft list ruleset'; do
@@ -106,27 +104,27 @@ for cmd in 'ip -details link' 'ip -details addr' 'ip -4 route show table all' 'i
 	$cmd
 done`
 
-// An IPv6 address, and the local route that the kernel makes for
-// it from a queue of its own, a moment later.
+// An IPv6 address, and its local route, which the kernel adds in a worker a moment
+// later.
 var (
 	addressOfIPv6 = regexp.MustCompile(`(?m)^    inet6 ([0-9a-f:]+)/`)
 	routeOfIPv6   = regexp.MustCompile(`(?m)^local ([0-9a-f:]+) dev `)
 )
 
-// state is the state of the host, once the kernel has done all of it.
+// state is the state of the host, after the kernel has added all routes.
 func (n *node) state(t *testing.T) string {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for late := time.After(10 * time.Second); ; {
+	for timeout := time.After(10 * time.Second); ; {
 		s := n.readState(t)
 		if len(addressOfIPv6.FindAllString(s, -1)) <= len(routeOfIPv6.FindAllString(s, -1)) {
 			return s
 		}
 		select {
 		case <-tick.C:
-		case <-late:
-			t.Logf("there are IPv6 addresses without a route:\n%s", s)
+		case <-timeout:
+			t.Logf("IPv6 addresses without a route:\n%s", s)
 			return s
 		}
 	}
@@ -141,17 +139,17 @@ func (n *node) readState(t *testing.T) string {
 	return out
 }
 
-// asBefore holds the host to be as it was before any nodens.
-func (n *node) asBefore(t *testing.T, when string) {
+// wantRestored checks that the host is as it was before nodens started.
+func (n *node) wantRestored(t *testing.T, when string) {
 	t.Helper()
-	if d := differing(n.before, n.state(t)); d != "" {
-		t.Errorf("%s the host is not as it was:\n%s", when, d)
+	if d := diff(n.before, n.state(t)); d != "" {
+		t.Errorf("%s the host has changed:\n%s", when, d)
 	}
 }
 
-// differing lists the lines of which one text has more than the other, those of
-// a with "-", those of b with "+".
-func differing(a, b string) string {
+// diff lists the lines that one text has more often than the other, those of a
+// with "-", those of b with "+".
+func diff(a, b string) string {
 	count := make(map[string]int)
 	for line := range strings.Lines(b) {
 		count[line]++
@@ -171,7 +169,7 @@ func differing(a, b string) string {
 	return all.String()
 }
 
-// output is what a program prints that must succeed.
+// output runs a program that must succeed and returns its standard output.
 func (n *node) output(t *testing.T, args ...string) string {
 	t.Helper()
 	out, errs, status := n.command(args).Output(t)
@@ -191,15 +189,15 @@ func (n *node) nodens(t *testing.T, args ...string) (stdout, stderr string, stat
 	return n.command(append([]string{raceChecked.Path(t)}, args...)).Output(t)
 }
 
-// refused runs a nodens that must not start, and returns its standard error.
-// The host must be as before.
+// refused runs a nodens that must fail to start, and returns its standard error.
+// It checks that the host has not changed.
 func (n *node) refused(t *testing.T, args ...string) string {
 	t.Helper()
 	stdout, stderr, status := n.nodens(t, args...)
 	if status == 0 || strings.Contains(stdout, "listens on") {
 		t.Errorf("nodens %v: status %d, want a failure\n%s%s", args, status, stdout, stderr)
 	}
-	n.asBefore(t, "after a start that failed")
+	n.wantRestored(t, "after a failed start")
 	return stderr
 }
 
@@ -210,9 +208,8 @@ type daemon struct {
 	args []string
 }
 
-// start starts nodens and waits until it says that it listens. At the end of
-// the test at the latest it must end on SIGTERM, with status 0 and without a
-// panic or a data race.
+// start starts nodens and waits until it serves. At the end of the test it must
+// end on SIGTERM with status 0, without a panic or a data race.
 func (n *node) start(t *testing.T, args ...string) *daemon {
 	t.Helper()
 	d := n.launch(t, raceChecked, args...)
@@ -251,14 +248,14 @@ func (d *daemon) stop(t *testing.T) {
 	d.ended(t)
 }
 
-// log is the end of the log.
+// log returns the last lines of the log.
 func (d *daemon) log() string {
-	const enough = 25
+	const count = 25
 	lines := strings.Split(d.Err.Text(), "\n")
-	return strings.Join(lines[max(0, len(lines)-enough):], "\n")
+	return strings.Join(lines[max(0, len(lines)-count):], "\n")
 }
 
-// ended waits for a process that has been told to end.
+// ended waits for the end of the process after SIGTERM.
 func (d *daemon) ended(t *testing.T) {
 	t.Helper()
 	if status := d.Wait(t); status != 0 {
@@ -266,8 +263,8 @@ func (d *daemon) ended(t *testing.T) {
 	}
 }
 
-// answers holds server, IP:port, to answer a question for name with what the
-// pretended server at want would say, over UDP and TCP.
+// answers checks that server, IP:port, answers a query for name with the answer of
+// the server at address want, over UDP and TCP.
 func (n *node) answers(t *testing.T, server, name, want string) {
 	t.Helper()
 	answersFrom(t, n.Netns, server, name, want)
@@ -278,16 +275,16 @@ func answersFrom(t *testing.T, from *lab.Netns, server, name, want string) {
 	for _, network := range []string{"udp", "tcp"} {
 		r, err := from.TryAsk(t, network, server, lab.Query(name, dns.TypeA))
 		if err != nil {
-			t.Errorf("%s asks %s over %s for %s: %v", from.Name, server, network, name, err)
+			t.Errorf("%s queries %s over %s for %s: %v", from.Name, server, network, name, err)
 			continue
 		}
 		if got := lab.Data(r, dns.TypeA); !slices.Equal(got, []string{want}) {
-			t.Errorf("%s asks %s over %s for %s: %s %v, want %s", from.Name, server, network, name, dns.RcodeToString[r.Rcode], got, want)
+			t.Errorf("%s queries %s over %s for %s: %s %v, want %s", from.Name, server, network, name, dns.RcodeToString[r.Rcode], got, want)
 		}
 	}
 }
 
-// has holds the host's state to contain all the texts, or none of them.
+// has checks that the host's state contains all the texts, or none of them.
 func (n *node) has(t *testing.T, want bool, texts ...string) {
 	t.Helper()
 	state := n.state(t)
@@ -298,8 +295,8 @@ func (n *node) has(t *testing.T, want bool, texts ...string) {
 	}
 }
 
-// forwards is a Corefile that serves everything on the given addresses from one
-// server, with what else its block shall hold.
+// forwards is a Corefile that forwards all queries to the given addresses to one
+// server. more are further lines of its block.
 func forwards(to, binds string, more ...string) string {
 	bind := ""
 	if binds != "" {
@@ -308,13 +305,13 @@ func forwards(to, binds string, more ...string) string {
 	return ". {\n    errors\n" + bind + "    forward . " + to + "\n    " + strings.Join(more, "\n    ") + "\n}\n"
 }
 
-// await asks localAddr until the answer is want. It is for what gives no other
-// sign.
-func (n *node) await(t *testing.T, name, want string) {
+// waitAnswer queries localAddr until the answer is want. Use it only if there is
+// nothing else to wait for.
+func (n *node) waitAnswer(t *testing.T, name, want string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(lab.Patience)
+	timeout := time.After(lab.Patience)
 	for {
 		got := lab.Data(n.Ask(t, "udp", localAddr, lab.Query(name, dns.TypeA)), dns.TypeA)
 		if slices.Equal(got, []string{want}) {
@@ -322,7 +319,7 @@ func (n *node) await(t *testing.T, name, want string) {
 		}
 		select {
 		case <-tick.C:
-		case <-late:
+		case <-timeout:
 			t.Fatalf("%s answers %v for %s, want %s", localAddr, got, name, want)
 		}
 	}

@@ -6,16 +6,15 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// The Service of the cluster's DNS, and the pod that kube-proxy sends its
-// queries to.
+// The Service of the cluster's DNS, and the pod to which kube-proxy sends its
+// queries.
 const (
 	serviceIP   = "10.96.0.10"
 	serviceAddr = serviceIP + ":53"
 	backend     = otherDNS
 )
 
-// addPod joins a pod to the node, 10.0.1.5, which reaches everything through
-// it.
+// addPod adds a pod, 10.0.1.5, whose default route is the node.
 func (n *node) addPod(t *testing.T) *lab.Netns {
 	t.Helper()
 	pod := n.AddPod(t, "pod")
@@ -23,9 +22,8 @@ func (n *node) addPod(t *testing.T) *lab.Netns {
 	return pod
 }
 
-// kubeProxy is what kube-proxy does to the Service: translation to the backend,
-// for pods and for the node itself, whose address it puts in where the sender
-// is no pod.
+// kubeProxy has the rules of kube-proxy for the Service: DNAT to the backend for
+// pods and for the node, with masquerading if the sender is no pod.
 const kubeProxy = `table ip kube-proxy {
 	chain endpoint {
 		ip saddr != 10.0.1.0/24 meta mark set meta mark or 0x4000
@@ -50,9 +48,9 @@ const kubeProxy = `table ip kube-proxy {
 }
 `
 
-// pretendKubeProxy installs kubeProxy. The node needs a route to the Service,
-// for translation comes after routing.
-func (n *node) pretendKubeProxy(t *testing.T) {
+// addKubeProxy installs kubeProxy. The node needs a route to the Service, because
+// DNAT comes after routing.
+func (n *node) addKubeProxy(t *testing.T) {
 	t.Helper()
 	n.AddRoute(t, "0.0.0.0/0", lab.OutsideIP)
 	n.write(t, "/etc/kube-proxy.nft", kubeProxy)

@@ -17,9 +17,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// stopBound is how long nodens may take to end after SIGTERM, without a
-// lameduck. It is the requirement, not a guess at what a machine can do.
-const stopBound = 5 * time.Second
+// stopLimit is the time within which nodens must end after SIGTERM, without a
+// lameduck. It is a requirement, independent of the machine.
+const stopLimit = 5 * time.Second
 
 const (
 	readyAddr  = "127.0.0.1:8181"
@@ -27,8 +27,8 @@ const (
 	readyLines = "ready " + readyAddr
 )
 
-// timeToEnd sends SIGTERM and returns how long nodens takes to end. The host must
-// be as before.
+// timeToEnd sends SIGTERM and returns the time until nodens has ended. It checks
+// that the host is restored.
 func (d *daemon) timeToEnd(t *testing.T) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -36,17 +36,17 @@ func (d *daemon) timeToEnd(t *testing.T) time.Duration {
 	status := d.Wait(t)
 	took := time.Since(start)
 	t.Logf("ended with status %d after %v", status, took)
-	d.n.asBefore(t, "after SIGTERM")
+	d.n.wantRestored(t, "after SIGTERM")
 	return took
 }
 
-// TestStopInTime ends nodens with clients and upstreams that would keep it. One
-// try of three has to be in time: a machine may stand still, too.
+// TestStopInTime ends nodens while clients and upstreams could delay it. One try of
+// three must be in time: the machine may be slow.
 func TestStopInTime(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct {
 		name string
-		hold func(t *testing.T, n *node)
+		busy func(t *testing.T, n *node)
 	}{
 		{"idle", func(*testing.T, *node) {}},
 		{"client sends and never reads", neverReads},
@@ -64,21 +64,21 @@ func TestStopInTime(t *testing.T) {
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			took := stopHeld(t, s.hold)
+			took := stopBusy(t, s.busy)
 			for range 2 {
-				if took > stopBound {
-					took = stopHeld(t, s.hold)
+				if took > stopLimit {
+					took = stopBusy(t, s.busy)
 				}
 			}
-			if took > stopBound {
-				t.Errorf("took %v to end, want %v at most", took, stopBound)
+			if took > stopLimit {
+				t.Errorf("took %v to end, want %v at most", took, stopLimit)
 			}
 		})
 	}
 }
 
-// stopHeld returns how long a nodens took to end that hold would keep from it.
-func stopHeld(t *testing.T, hold func(t *testing.T, n *node)) time.Duration {
+// stopBusy returns the time until nodens has ended after busy.
+func stopBusy(t *testing.T, busy func(t *testing.T, n *node)) time.Duration {
 	t.Helper()
 	n := newNode(t)
 	n.write(t, corefilePath, forwards(outsideDNS, localIP, "cache 30", readyLines, "health "+healthAddr)+
@@ -86,18 +86,18 @@ func stopHeld(t *testing.T, hold func(t *testing.T, n *node)) time.Duration {
 	n.addUpstream(t, "192.0.2.99", func(*dns.Msg) *dns.Msg { return nil })
 	n.addUpstream(t, "192.0.2.98", large)
 	d := n.start(t, local()...)
-	hold(t, n)
+	busy(t, n)
 	return d.timeToEnd(t)
 }
 
-// addUpstream adds a pretended server.
+// addUpstream adds a server.
 func (n *node) addUpstream(t *testing.T, ip string, answer func(*dns.Msg) *dns.Msg) {
 	t.Helper()
 	n.startServer(t, ip, answer)
 	n.before = n.state(t)
 }
 
-// large is an answer of about 40,000 octets.
+// large is an answer of about 40,000 bytes.
 func large(q *dns.Msg) *dns.Msg {
 	var records []string
 	for i := range 200 {
@@ -106,11 +106,11 @@ func large(q *dns.Msg) *dns.Msg {
 	return lab.Reply(q, records...)
 }
 
-// neverReads sends queries with large answers until nodens takes no more, for
+// neverReads sends queries with large answers until nodens reads no more, because
 // it cannot write.
 func neverReads(t *testing.T, n *node) {
 	q := lab.Query("www.large.example.", dns.TypeTXT)
-	n.Ask(t, "tcp", localAddr, q) // from now on it is a hit
+	n.Ask(t, "tcp", localAddr, q) // the next ones are hits
 	b, err := q.Pack()
 	must(t, err)
 	frames := bytes.Repeat(append([]byte{0, byte(len(b))}, b...), 2000)
@@ -119,12 +119,12 @@ func neverReads(t *testing.T, n *node) {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
-		t.Logf("nodens gave the client up before SIGTERM: %v", err)
+		t.Logf("nodens closed the connection before SIGTERM: %v", err)
 	}
-	t.Fatal("nodens always gave the client up before SIGTERM")
+	t.Fatal("nodens always closed the connection before SIGTERM")
 }
 
-// fill writes until the other side takes no more, or has closed.
+// fill writes until the other side reads no more, or has closed.
 func fill(t *testing.T, c net.Conn, b []byte) error {
 	t.Helper()
 	for {
@@ -141,7 +141,7 @@ func halfFrame(t *testing.T, n *node) {
 	c := n.Dial(t, "tcp", localAddr)
 	_, err = c.Write(append([]byte{0, byte(len(b))}, b[:len(b)/2]...))
 	must(t, err)
-	n.answers(t, localAddr, outside, outsideDNS) // later than the half
+	n.answers(t, localAddr, outside, outsideDNS) // after the half frame
 }
 
 func halfLength(t *testing.T, n *node) {
@@ -151,7 +151,7 @@ func halfLength(t *testing.T, n *node) {
 	n.answers(t, localAddr, outside, outsideDNS)
 }
 
-// neverAnswered has queries under way over UDP and TCP.
+// neverAnswered has queries in flight over UDP and TCP.
 func neverAnswered(t *testing.T, n *node) {
 	for _, network := range []string{"udp", "tcp"} {
 		for i := range 20 {
@@ -177,14 +177,14 @@ func (n *node) isReady(t *testing.T, want int) {
 	}
 }
 
-// TestLameduck: from SIGTERM on nodens is not ready, yet it answers until the
-// lameduck is over; traffic is no longer steered to it from the beginning.
+// TestLameduck: after SIGTERM, nodens is not ready and removes its rules, but
+// answers until the lameduck is over.
 func TestLameduck(t *testing.T) {
 	t.Parallel()
 	const lameduck = 8 * time.Second // long enough for all the checks on a busy machine
 	n := newNode(t)
 	pod := n.addPod(t)
-	n.pretendKubeProxy(t)
+	n.addKubeProxy(t)
 	n.write(t, corefilePath, forwards(clusterDNS, localIP+" "+serviceIP, readyLines, "health "+healthAddr+" {\n lameduck "+lameduck.String()+"\n}"))
 	d := n.start(t, "-localip", localIP+","+serviceIP)
 	n.isReady(t, http.StatusOK)
@@ -203,18 +203,18 @@ func TestLameduck(t *testing.T) {
 	n.has(t, false, "table inet nodens")
 	select {
 	case <-d.Done():
-		t.Error("it has ended already: the checks above prove nothing")
+		t.Error("nodens ended during the checks: this test cannot fail")
 	default:
 	}
 	d.ended(t)
-	if took := time.Since(start); took < lameduck || took > lameduck+stopBound {
-		t.Errorf("ended after %v, want the lameduck of %v and %v at most", took, lameduck, stopBound)
+	if took := time.Since(start); took < lameduck || took > lameduck+stopLimit {
+		t.Errorf("ended after %v, want the lameduck of %v and %v at most", took, lameduck, stopLimit)
 	}
-	n.asBefore(t, "after SIGTERM")
+	n.wantRestored(t, "after SIGTERM")
 }
 
-// TestReadyMeansAnswering asks /ready throughout the start: who gets 200 gets an
-// answer, and finds the host set up.
+// TestReadyMeansAnswering requests /ready throughout the start: after status 200,
+// nodens answers and the host is set up.
 func TestReadyMeansAnswering(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -243,8 +243,8 @@ func TestReadyMeansAnswering(t *testing.T) {
 	}
 }
 
-// TestStopWhileStarting sends SIGTERM at many moments of the start: nothing is
-// left.
+// TestStopWhileStarting sends SIGTERM at many moments of the start: the host must be
+// restored.
 func TestStopWhileStarting(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -258,13 +258,13 @@ func TestStopWhileStarting(t *testing.T) {
 		if strings.Contains(d.Out.Text(), "listens on") {
 			ready++
 		}
-		n.asBefore(t, fmt.Sprintf("after SIGTERM %d ms after the start", i))
+		n.wantRestored(t, fmt.Sprintf("after SIGTERM %d ms after the start", i))
 	}
 	t.Logf("%d of 25 had become ready", ready)
 }
 
-// TestStopWithoutAddress ends nodens when the addresses that it serves on have
-// been taken away: that is no failure of its own.
+// TestStopWithoutAddress deletes the address that nodens serves on before SIGTERM:
+// nodens must end without an error.
 func TestStopWithoutAddress(t *testing.T) {
 	t.Parallel()
 	for _, ip := range []string{localIP + "/32", localIP6 + "/128"} {
@@ -279,7 +279,7 @@ func TestStopWithoutAddress(t *testing.T) {
 			n.output(t, "ip", "addr", "del", ip, "dev", "lo")
 			d.stop(t)
 			n.before = before
-			n.asBefore(t, "after SIGTERM")
+			n.wantRestored(t, "after SIGTERM")
 		})
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// surge is a node whose nodens is replaced again and again, by the arguments of
-// the addon: the local address and the Service's, as a DaemonSet with maxSurge
-// does.
+// surge is a node on which nodens is replaced repeatedly, as by a DaemonSet with
+// maxSurge. Its arguments are those of the addon, with the local address and the
+// Service's.
 type surge struct {
 	n    *node
 	pod  *lab.Netns
@@ -27,23 +27,23 @@ func newSurge(t *testing.T, more ...string) *surge {
 	f := readFixture(t, "testdata/fixtures/addon-iptables.txtar")
 	s := &surge{n: f.newNode(t)}
 	s.pod = s.n.addPod(t)
-	s.n.pretendKubeProxy(t)
+	s.n.addKubeProxy(t)
 	s.n.migrateRequests(t)
 	i := slices.Index(f.args, "-pidfile")
 	s.args = append(slices.Delete(f.args, i, i+2), more...)
 	return s
 }
 
-// migrateRequests has the kernel give a closing socket's half-open connections to
-// another socket of the address, which it does not do by default: it resets them,
-// and TestSurge of package test counts those.
+// migrateRequests makes the kernel move half-open connections of a closing socket to
+// another socket of the address. By default it resets them; TestSurge of package
+// test counts those.
 func (n *node) migrateRequests(t *testing.T) {
 	t.Helper()
 	must(t, n.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_migrate_req", []byte("1"), 0) }))
 }
 
-// load starts about 500 look-ups a second, of which 300 are ours. serviceTCP are
-// those of the Service over TCP.
+// load starts about 500 lookups a second, 300 of them by dig. serviceTCP is the
+// number of those to the Service over TCP.
 func (s *surge) load(t *testing.T, serviceTCP int) *load {
 	t.Helper()
 	l, ctx := startLoad(t)
@@ -66,7 +66,7 @@ func (s *surge) load(t *testing.T, serviceTCP int) *load {
 
 var generation = regexp.MustCompile(`rules\tpresent \(generation (\S+)\)`)
 
-// generation is whose the rules are; everything must be as wanted.
+// generation returns the generation of the rules. The status must be OK.
 func (s *surge) generation(t *testing.T) string {
 	t.Helper()
 	out, errs, status := s.n.command(append([]string{plain.Path(t), "status"}, s.args...)).Output(t)
@@ -77,8 +77,8 @@ func (s *surge) generation(t *testing.T) string {
 	return m[1]
 }
 
-// TestSurgeUpgrades replaces the process twenty times; no look-up fails, and
-// none takes so long that a packet must have been lost.
+// TestSurgeUpgrades replaces the process twenty times. No lookup may fail or take so
+// long that a packet must have been lost.
 func TestSurgeUpgrades(t *testing.T) {
 	s := newSurge(t)
 	old := s.n.launch(t, plain, s.args...)
@@ -92,72 +92,72 @@ func TestSurgeUpgrades(t *testing.T) {
 		if now == was {
 			t.Errorf("the rules are still of generation %s", was)
 		}
-		host := s.ours(t, now)
-		l.await(t, 75)
+		host := s.setup(t, now)
+		l.wait(t, 75)
 		old.stop(t)
 		if g := s.generation(t); g != now {
-			t.Errorf("after the old process's end the rules are of generation %s, want %s", g, now)
+			t.Errorf("after the end of the old process the rules are of generation %s, want %s", g, now)
 		}
-		if d := differing(host, s.ours(t, now)); d != "" {
-			t.Errorf("the old process's end changed the host:\n%s", d)
+		if d := diff(host, s.setup(t, now)); d != "" {
+			t.Errorf("the end of the old process changed the host:\n%s", d)
 		}
 		s.n.has(t, false, "nodens-"+was)
-		l.await(t, 75)
+		l.wait(t, 75)
 		old, was = d, now
 	}
 	l.stop(t)
 	old.stop(t)
-	s.n.asBefore(t, "after the last process's end")
+	s.n.wantRestored(t, "after the end of the last process")
 }
 
-// TestSurgeRollback ends newer processes while the old one serves: three whose
-// start fails, after they took over link and addresses, and two that were ready
-// and had the rules as well. The old one gets all back, no look-up fails, and it
-// has nothing to repair.
+// TestSurgeRollback ends newer processes while the old one serves: three whose start
+// fails after they adopted link and addresses, and two that were ready and had
+// adopted the rules too. The old one must get everything back and repair nothing,
+// and no lookup may fail.
 func TestSurgeRollback(t *testing.T) {
 	s := newSurge(t)
 	old := s.n.launch(t, plain, s.args...)
 	old.ready(t)
 	was := s.generation(t)
-	host := s.ours(t, was)
+	host := s.setup(t, was)
 	unchanged := func(after string) {
 		t.Helper()
-		if d := differing(host, s.ours(t, was)); d != "" {
-			t.Errorf("%s the host is not as the old process had it:\n%s", after, d)
+		if d := diff(host, s.setup(t, was)); d != "" {
+			t.Errorf("%s the host is not as the old process set it up:\n%s", after, d)
 		}
 	}
 	s.n.Listen(t, "tcp", ":9254")
 	failing := s.scrapedAt(t, ":9254")
 	l := s.load(t, 20)
 	for range 3 {
-		l.await(t, 75)
+		l.wait(t, 75)
 		d := failing.launch(t, plain, s.args...)
 		if status := d.Wait(t); status == 0 || !strings.Contains(d.Err.Text(), ":9254") {
-			t.Errorf("the start beside the holder of port 9254: status %d\n%s", status, d.log())
+			t.Errorf("the start with port 9254 in use: status %d\n%s", status, d.log())
 		}
-		unchanged("after a start that failed")
+		unchanged("after a failed start")
 	}
 	for range 2 {
-		l.await(t, 75)
+		l.wait(t, 75)
 		d := s.n.launch(t, plain, s.args...)
 		d.ready(t)
 		if now := s.generation(t); now == was {
 			t.Errorf("the rules are still of generation %s", was)
 		}
-		l.await(t, 75)
+		l.wait(t, 75)
 		d.stop(t)
 		unchanged("after a rollback")
 	}
-	l.await(t, 75)
+	l.wait(t, 75)
 	l.stop(t)
 	if strings.Contains(old.Err.Text(), "drifted") {
-		t.Errorf("the old process had to repair:\n%s", old.log())
+		t.Errorf("the old process repaired something:\n%s", old.log())
 	}
 	old.stop(t)
-	s.n.asBefore(t, "after the old process's end")
+	s.n.wantRestored(t, "after the end of the old process")
 }
 
-// scrapedAt is the node as processes see it that serve their metrics elsewhere.
+// scrapedAt returns the node with a Corefile that serves metrics at addr.
 func (s *surge) scrapedAt(t *testing.T, addr string) *node {
 	t.Helper()
 	n := *s.n
@@ -171,18 +171,17 @@ func (s *surge) scrapedAt(t *testing.T, addr string) *node {
 	return &n
 }
 
-// ours is the addresses, and the tables of a generation.
-func (s *surge) ours(t *testing.T, generation string) string {
+// setup is the addresses, and the tables of a generation.
+func (s *surge) setup(t *testing.T, generation string) string {
 	t.Helper()
 	return s.n.output(t, "ip", "-details", "addr") +
 		s.n.output(t, "nft", "list", "table", "inet", "nodens") + s.n.output(t, "nft", "list", "table", "inet", "nodens-"+generation)
 }
 
-// TestSurgeOutOfOrder ends the old process while the new one starts, with a
-// lameduck that is long enough for the start: no look-up fails. Those of the
-// Service over TCP are left out: between the old one's rules and the new one's,
-// kube-proxy carries them, and netsetup says that the new rules reset what it
-// carries.
+// TestSurgeOutOfOrder ends the old process while the new one starts, with a lameduck
+// that is long enough for the start. No lookup may fail. It does no TCP lookups to
+// the Service: between the old rules and the new ones they go through kube-proxy,
+// and the new rules reset such connections (see netsetup).
 func TestSurgeOutOfOrder(t *testing.T) {
 	s := newSurge(t)
 	s.setLameduck(t, "2s")
@@ -190,26 +189,26 @@ func TestSurgeOutOfOrder(t *testing.T) {
 	old.ready(t)
 	l := s.load(t, 0)
 	for range 3 {
-		l.await(t, 75)
+		l.wait(t, 75)
 		d := s.n.launch(t, plain, s.args...)
 		old.Signal(t, syscall.SIGTERM)
 		d.ready(t)
 		now := s.generation(t)
 		old.ended(t)
 		if g := s.generation(t); g != now {
-			t.Errorf("after the old process's end the rules are of generation %s, want %s", g, now)
+			t.Errorf("after the end of the old process the rules are of generation %s, want %s", g, now)
 		}
 		old = d
 	}
-	l.await(t, 75)
+	l.wait(t, 75)
 	l.stop(t)
 	old.stop(t)
-	s.n.asBefore(t, "after the last process's end")
+	s.n.wantRestored(t, "after the end of the last process")
 }
 
-// TestReplacementMeetsTeardown ends the old process, without a lameduck, at many
-// moments of the new one's start: the host is the new one's in the end.
-func TestReplacementMeetsTeardown(t *testing.T) {
+// TestReplacementDuringTeardown ends the old process, without a lameduck, at many
+// moments of the start of the new one, which must own the host in the end.
+func TestReplacementDuringTeardown(t *testing.T) {
 	t.Parallel()
 	s := newSurge(t)
 	old := s.n.launch(t, plain, s.args...)
@@ -220,7 +219,7 @@ func TestReplacementMeetsTeardown(t *testing.T) {
 		old.Signal(t, syscall.SIGTERM)
 		d.ready(t)
 		old.ended(t)
-		s.converged(t)
+		s.waitConverged(t)
 		answersFrom(t, s.pod, localAddr, inside, clusterDNS)
 		answersFrom(t, s.pod, serviceAddr, inside, clusterDNS)
 		if t.Failed() {
@@ -229,10 +228,10 @@ func TestReplacementMeetsTeardown(t *testing.T) {
 		old = d
 	}
 	old.stop(t)
-	s.n.asBefore(t, "after the last process's end")
+	s.n.wantRestored(t, "after the end of the last process")
 }
 
-// pause varies what comes first; no outcome depends on it.
+// pause varies the order of events. No result depends on it.
 func pause(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
@@ -241,13 +240,12 @@ func pause(t *testing.T, d time.Duration) {
 	}
 }
 
-// converged waits until nodens status has nothing to say against the host: a
-// repair is under way at most.
-func (s *surge) converged(t *testing.T) {
+// waitConverged waits until nodens status is OK: a repair may still run.
+func (s *surge) waitConverged(t *testing.T) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(lab.Patience)
+	timeout := time.After(lab.Patience)
 	for {
 		out, errs, status := s.n.command(append([]string{plain.Path(t), "status"}, s.args...)).Output(t)
 		if status == 0 {
@@ -255,13 +253,13 @@ func (s *surge) converged(t *testing.T) {
 		}
 		select {
 		case <-tick.C:
-		case <-late:
+		case <-timeout:
 			t.Fatalf("nodens status: %d\n%s%s", status, out, errs)
 		}
 	}
 }
 
-// setLameduck gives the base Corefile's health directive a lameduck.
+// setLameduck adds a lameduck to the health directive of the base Corefile.
 func (s *surge) setLameduck(t *testing.T, duration string) {
 	t.Helper()
 	f := readFixture(t, "testdata/fixtures/addon-iptables.txtar")
@@ -271,8 +269,8 @@ func (s *surge) setLameduck(t *testing.T, duration string) {
 	}
 }
 
-// TestSurgePIDFile has old and new process name the same PID file: what is there
-// after the old one's end is the new one's.
+// TestSurgePIDFile: the old and the new process have the same PID file, which must
+// have the new one's PID after the end of the old one.
 func TestSurgePIDFile(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -283,19 +281,19 @@ func TestSurgePIDFile(t *testing.T) {
 	d := n.start(t, args...)
 	second := n.readPID(t, "/etc/node-cache.pid")
 	if first == second {
-		t.Errorf("the new process left the PID file as it was: %s", first)
+		t.Errorf("the new process did not change the PID file: %s", first)
 	}
 	old.stop(t)
 	if got := n.readPID(t, "/etc/node-cache.pid"); got != second {
-		t.Errorf("after the old process's end the PID file has %q, want %s", got, second)
+		t.Errorf("after the end of the old process the PID file has %q, want %s", got, second)
 	}
 	d.stop(t)
 }
 
 // readPID reads a PID file below /etc.
-func (n *node) readPID(t *testing.T, seen string) string {
+func (n *node) readPID(t *testing.T, file string) string {
 	t.Helper()
-	b, err := os.ReadFile(n.path(seen))
+	b, err := os.ReadFile(n.path(file))
 	if err != nil {
 		t.Errorf("PID file: %v", err)
 	}
