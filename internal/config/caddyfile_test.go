@@ -9,9 +9,8 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// TestGroupsLikeCaddyfile checks that our grouping of words is that of the
-// library that CoreDNS uses: what we accept has the same blocks there. The library
-// opens imports itself, so that they are written to a directory.
+// TestGroupsLikeCaddyfile checks that the library that CoreDNS uses finds the same
+// blocks in every Corefile that we accept. The library reads imports from disk.
 func TestGroupsLikeCaddyfile(t *testing.T) {
 	t.Setenv("NODENS_TEST_HOST", "192.0.2.7")
 	for _, file := range archives(t, "testdata/good/*.txtar") {

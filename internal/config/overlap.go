@@ -6,8 +6,8 @@ import (
 )
 
 // Overlap reports the zones that two blocks, or one block twice, serve on the same
-// address and port. Zones without a port are served on port. Parse does not know
-// that port and takes it for different from all others.
+// address and port. Zones without a port are served on port. Parse makes the same
+// check without knowing port: it compares zones without a port only with each other.
 //
 // Addresses are compared as text. A block without bind is on all addresses.
 func (c *Config) Overlap(port uint16) error {

@@ -78,7 +78,7 @@ func (s Source) glob(pattern string) ([]string, error) {
 	return names, err
 }
 
-// rooted returns name as s.Files takes it.
+// rooted returns name as a path in s.Files.
 func (s Source) rooted(name string) string {
 	if !path.IsAbs(name) {
 		name = path.Join("/", s.Dir, name)

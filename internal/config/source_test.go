@@ -28,8 +28,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// TestImportPaths imports by every kind of path, from files as the kubelet mounts
-// a ConfigMap: symlinks to a directory that it replaces.
+// TestImportPaths imports absolute and relative paths and patterns. The files are
+// symlinks, as in a mounted ConfigMap.
 func TestImportPaths(t *testing.T) {
 	dir, src := hostDir(t)
 	write(t, dir+"/mount/..2026/zone.inc", "errors\n")
@@ -64,7 +64,7 @@ func TestImportPaths(t *testing.T) {
 	}
 }
 
-// TestReadFileRefuses checks that nothing but a file of bounded size is read.
+// TestReadFileRefuses checks that only regular files of at most 4 MiB are read.
 func TestReadFileRefuses(t *testing.T) {
 	dir, src := hostDir(t)
 	if err := syscall.Mkfifo(dir+"/fifo", 0o644); err != nil {

@@ -279,11 +279,11 @@ func explain(fixture string, q question, difference string) string {
 
 var knownDifferences = []known{
 	{
-		why:  "CoreDNS sets AA in what it answers from its cache; nodens, which is no authority, never does",
+		why:  "CoreDNS sets AA in cached answers; nodens is not authoritative and never sets it",
 		what: regexp.MustCompile(`^aa: false, CoreDNS true`),
 	},
 	{
-		why:  "CoreDNS leaves RA out of a failure; nodens recurses for its clients and always says so",
+		why:  "CoreDNS does not set RA in a failure; nodens always sets it",
 		what: regexp.MustCompile(`^ra: true, CoreDNS false`),
 	},
 }

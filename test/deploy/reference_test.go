@@ -263,12 +263,12 @@ const referenceHead = `# Metrics
 
 <!-- Made from the code by make metrics. -->
 
-The ` + "`prometheus`" + ` directive says where they are exposed, under /metrics; in the
-chart it is port 9253 of every node. Besides these there are Go's ` + "`go_*`" + ` and
-` + "`process_*`" + `. Alerts and a dashboard that use them are in deploy/chart/files.
+The ` + "`prometheus`" + ` directive sets the address of /metrics. In the chart it is port 9253
+of every node. nodens also exposes Go's ` + "`go_*`" + ` and ` + "`process_*`" + `. Alerts and a
+dashboard are in deploy/chart/files.
 
-Names that begin with ` + "`coredns_`" + ` mean what they mean in CoreDNS, so that its
-dashboards read them. The label ` + "`view`" + ` is always empty; ` + "`server`" + ` is the address
-that was asked, ` + "`zone`" + ` the zone of the block or "dropped", ` + "`to`" + ` an upstream.
-Every label has a bounded set of values: none comes from a query or a client.
+Metrics that start with ` + "`coredns_`" + ` have the same meaning as in CoreDNS, and its
+dashboards work. The label ` + "`view`" + ` is always empty; ` + "`server`" + ` is the address that
+received the query, ` + "`zone`" + ` the zone of the block or "dropped", ` + "`to`" + ` an upstream.
+The values of a label never come from a query or a client, so their number is bounded.
 `

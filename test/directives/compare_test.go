@@ -96,7 +96,7 @@ func scenarios() []scenario {
 				ask(dns.TypeMX, "x.sections.test"), with(withEDNS, ask(dns.TypeMX, "x.blocked.test")),
 			),
 			differs: map[string]string{
-				"x.blocked.test A": "CoreDNS sends an OPT record for the Extended DNS Error to a client without EDNS, which RFC 6891 section 7 forbids",
+				"x.blocked.test A": "CoreDNS sends an OPT record for the Extended DNS Error to a client without EDNS, which RFC 6891, section 7 forbids",
 			},
 		},
 		{
@@ -118,7 +118,7 @@ func scenarios() []scenario {
 				with(withEDNS, ask(dns.TypeTXT, "a.example.test")),
 			),
 			differs: map[string]string{
-				"a.example.test TXT": "CoreDNS's cache loses the Extended DNS Error; here such an answer is made anew",
+				"a.example.test TXT": "CoreDNS's cache loses the Extended DNS Error; nodens does not cache such an answer",
 			},
 		},
 		{
@@ -285,7 +285,7 @@ func scenarios() []scenario {
 				with(overIPv6, ask(dns.TypeA, "a.example.test")), ask(dns.TypeAAAA, "many.example.test"),
 			),
 			differs: map[string]string{
-				"fail.example.test AAAA": "CoreDNS turns the failure of both types into an empty answer; here it stays a failure",
+				"fail.example.test AAAA": "CoreDNS turns the failure of both types into an empty answer; nodens answers with the failure",
 			},
 		},
 		{
