@@ -72,9 +72,9 @@ func (m *Memory) IdleFiles(t testing.TB) int64 {
 
 // Limit sets the limit in bytes. If more is in use and cgroup v1 cannot reclaim
 // it, the limit does not change.
-func (m *Memory) Limit(t testing.TB, octets int64) {
+func (m *Memory) Limit(t testing.TB, bytes int64) {
 	t.Helper()
-	m.set(t, strconv.FormatInt(octets, 10))
+	m.set(t, strconv.FormatInt(bytes, 10))
 }
 
 // Unlimit removes the limit.
