@@ -66,7 +66,7 @@ const (
 // packets to the VIP.
 func TestRealResolvers(t *testing.T) {
 	commands := resolvers(t)
-	l := newLab(t, modeFIB)
+	l := newLab(t, lab.RouteFIB)
 	run := func(want string) {
 		t.Helper()
 		for name, command := range commands {
@@ -78,7 +78,7 @@ func TestRealResolvers(t *testing.T) {
 	run(fromDaemon)
 	l.daemon.kill(t)
 	run(fromCore)
-	l.daemon = startDaemon(t, l.node, l.node, l.cfg)
+	l.daemon = startDaemon(t, l.Node, l.Node, l.cfg)
 	run(fromDaemon)
 }
 

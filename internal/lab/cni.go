@@ -59,11 +59,11 @@ type cniObjects struct {
 // puts vip, an IPv4 address, on the node.
 func NewCNINode(t testing.TB, mode CNIMode, vip string) *CNINode {
 	t.Helper()
-	NeedBPF(t)
-	n := &CNINode{Pod: NewNetns(t, "pod"), Node: NewNetns(t, "node"), Outside: NewNetns(t, "outside"), Kubepods: NewKubepods(t)}
-	n.PodCgroup = MakeCgroup(t, filepath.Join(n.Kubepods, "pod0b0e8f5e-4f52-4cf0-9b1d-6d4b4d5b8e01"))
-	n.wire(t)
-	n.attach(t, mode, vip)
+	spec, err := ebpf.LoadCollectionSpec(cniObject())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := WireCNINode(t, spec, mode, vip)
 	answer := func(ip string) func(*dns.Msg) *dns.Msg {
 		return func(q *dns.Msg) *dns.Msg {
 			if q.Question[0].Qtype == dns.TypeA {
@@ -74,6 +74,17 @@ func NewCNINode(t testing.TB, mode CNIMode, vip string) *CNINode {
 	}
 	n.Cluster = StartUpstream(t, n.Outside, ClusterDNS+":53", answer(ClusterDNS))
 	n.Core = StartUpstream(t, n.Outside, Endpoint+":53", answer(Endpoint))
+	return n
+}
+
+// WireCNINode is NewCNINode without the DNS servers. spec is the CNI, lab.bpf.c.
+func WireCNINode(t testing.TB, spec *ebpf.CollectionSpec, mode CNIMode, vip string) *CNINode {
+	t.Helper()
+	NeedBPF(t)
+	n := &CNINode{Pod: NewNetns(t, "pod"), Node: NewNetns(t, "node"), Outside: NewNetns(t, "outside"), Kubepods: NewKubepods(t)}
+	n.PodCgroup = MakeCgroup(t, filepath.Join(n.Kubepods, "pod0b0e8f5e-4f52-4cf0-9b1d-6d4b4d5b8e01"))
+	n.wire(t)
+	n.attach(t, spec, mode, vip)
 	return n
 }
 
@@ -114,12 +125,8 @@ func (n *Netns) AddLinkRoute(t testing.TB, dst, link string) {
 
 // attach puts the CNI's program on the pod's link, and a counter of packets to
 // the VIP outside.
-func (n *CNINode) attach(t testing.TB, mode CNIMode, vip string) {
+func (n *CNINode) attach(t testing.TB, spec *ebpf.CollectionSpec, mode CNIMode, vip string) {
 	t.Helper()
-	spec, err := ebpf.LoadCollectionSpec(cniObject())
-	if err != nil {
-		t.Fatal(err)
-	}
 	var uplink int
 	n.Node.must(t, "find up0", func() error {
 		l, err := netlink.LinkByName("up0")
