@@ -84,22 +84,13 @@ func examine(ctx context.Context, e env) error {
 func readDoctorFlags(e env) (*doctorFlags, error) {
 	d := &doctorFlags{flags: &flags{Options: defaults()}}
 	fs := d.set()
-	fs.SetOutput(e.stderr)
-	fs.Usage = func() {}
 	d.setOwn(fs)
-	if err := checkRemoved(e.args[1:]); err != nil {
-		fmt.Fprintln(e.stderr, err)
-		return nil, errUsage
-	}
-	if err := fs.Parse(e.args[1:]); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(e.stderr, doctorUsage)
-			return nil, err
-		}
-		return nil, errUsage
+	printHelp := func() { fmt.Fprint(e.stderr, doctorUsage) }
+	if err := parse(fs, e.args[1:], e.stderr, printHelp); err != nil {
+		return nil, err
 	}
 	if fs.NArg() > 0 || d.timeout <= 0 {
-		fmt.Fprint(e.stderr, doctorUsage)
+		printHelp()
 		return nil, errUsage
 	}
 	own := flag.NewFlagSet("", flag.ContinueOnError)
@@ -123,7 +114,7 @@ func (d *doctorFlags) adopt(e *env, own []string) (*doctorFlags, error) {
 		return d, err
 	}
 	if !found {
-		fmt.Fprintln(e.stderr, "no nodens runs with the same files and network; this is about one without flags")
+		fmt.Fprintln(e.stderr, "no nodens runs with the same files and network; doctor examines a daemon without flags")
 		return d, nil
 	}
 	with := *e

@@ -54,24 +54,32 @@ var flagGroups = []group{
 func parseFlags(args []string, stderr io.Writer) (*flags, error) {
 	f := &flags{Options: defaults()}
 	fs := f.set()
-	fs.SetOutput(stderr)
-	fs.Usage = func() {}
-	if err := checkRemoved(args); err != nil {
-		fmt.Fprintln(stderr, err)
-		return nil, errUsage
-	}
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			usage(stderr, fs)
-			return nil, err
-		}
-		return nil, errUsage
+	if err := parse(fs, args, stderr, func() { usage(stderr, fs) }); err != nil {
+		return nil, err
 	}
 	if fs.NArg() > 0 {
 		fmt.Fprintf(stderr, "unexpected argument %q; run nodens -h for the commands and flags\n", fs.Arg(0))
 		return nil, errUsage
 	}
 	return f, nil
+}
+
+// parse parses args. Its errors are errUsage and, after printHelp, flag.ErrHelp.
+func parse(fs *flag.FlagSet, args []string, stderr io.Writer, printHelp func()) error {
+	fs.SetOutput(stderr)
+	fs.Usage = func() {}
+	if err := checkRemoved(args); err != nil {
+		fmt.Fprintln(stderr, err)
+		return errUsage
+	}
+	switch err := fs.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		printHelp()
+		return err
+	case err != nil:
+		return errUsage
+	}
+	return nil
 }
 
 // defaults has the defaults of flags that parse their value by a function.
