@@ -97,7 +97,8 @@ func (s *Server) resolve(x *exchange) {
 		}
 	}()
 	if x.check {
-		if a = s.recheck(x); a.entry != nil || a.err != nil {
+		if known := s.recheck(x); known.entry != nil || known.err != nil {
+			a = known
 			return
 		}
 	}

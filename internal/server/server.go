@@ -74,21 +74,20 @@ const (
 
 var defaultTCP = TCPLimits{Connections: 1024, PerClient: 512, Pipeline: 128, Idle: 10 * time.Second, Write: 5 * time.Second}
 
-func (l *TCPLimits) setDefaults() {
-	d := defaultTCP
-	for _, n := range []struct{ at, otherwise *int }{
-		{&l.Connections, &d.Connections}, {&l.PerClient, &d.PerClient}, {&l.Pipeline, &d.Pipeline},
-	} {
-		if *n.at == 0 {
-			*n.at = *n.otherwise
-		}
+// withDefaults returns c with defaults in place of zero values.
+func (c Config) withDefaults() Config {
+	c.Workers = cmp.Or(c.Workers, runtime.GOMAXPROCS(0))
+	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
+	c.MaxMisses = cmp.Or(c.MaxMisses, defaultMaxMisses)
+	c.MaxMissesPerClient = cmp.Or(c.MaxMissesPerClient, max(c.MaxMisses/8, 1))
+	c.TCP = TCPLimits{
+		Connections: cmp.Or(c.TCP.Connections, defaultTCP.Connections),
+		PerClient:   cmp.Or(c.TCP.PerClient, defaultTCP.PerClient),
+		Pipeline:    cmp.Or(c.TCP.Pipeline, defaultTCP.Pipeline),
+		Idle:        cmp.Or(c.TCP.Idle, defaultTCP.Idle),
+		Write:       cmp.Or(c.TCP.Write, defaultTCP.Write),
 	}
-	if l.Idle == 0 {
-		l.Idle = d.Idle
-	}
-	if l.Write == 0 {
-		l.Write = d.Write
-	}
+	return c
 }
 
 // Server answers DNS queries on a changing set of addresses.
@@ -121,31 +120,18 @@ type Server struct {
 
 // New makes a Server without addresses.
 func New(c Config) *Server {
+	c = c.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &Server{
+	return &Server{
 		log: c.Logger, metrics: c.Metrics, clock: c.Now,
 		readers: c.Workers, timeout: c.Timeout, tcp: c.TCP,
 		identity: c.Identity, outside: c.Outside,
-		ctx: ctx, cancel: cancel,
+		quota:  newQuota(c.MaxMissesPerClient),
+		misses: make(chan struct{}, c.MaxMisses),
+		ctx:    ctx, cancel: cancel,
 		failed:    make(chan error, 1),
 		listeners: make(map[netip.AddrPort]*listener),
 	}
-	if s.readers == 0 {
-		s.readers = runtime.GOMAXPROCS(0)
-	}
-	if s.timeout == 0 {
-		s.timeout = defaultTimeout
-	}
-	if c.MaxMisses == 0 {
-		c.MaxMisses = defaultMaxMisses
-	}
-	if c.MaxMissesPerClient == 0 {
-		c.MaxMissesPerClient = max(c.MaxMisses/8, 1)
-	}
-	s.quota = newQuota(c.MaxMissesPerClient)
-	s.tcp.setDefaults()
-	s.misses = make(chan struct{}, c.MaxMisses)
-	return s
 }
 
 // Failed delivers the error of the first listener that fails.

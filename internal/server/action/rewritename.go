@@ -17,7 +17,7 @@ const (
 	MatchRegex     = "regex"
 )
 
-// NameMatch says which names a rule is for. Names are compared as text in lower
+// NameMatch selects the names of a rule. Names are compared as text in lower
 // case with their final dot.
 type NameMatch struct {
 	Kind    string

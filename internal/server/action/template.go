@@ -12,8 +12,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TemplateConfig is one template directive. Names are fully
-// qualified.
+// TemplateConfig is one template directive. Names are fully qualified.
 type TemplateConfig struct {
 	Zones       []string
 	Class, Type uint16           // ANY: all
