@@ -60,7 +60,9 @@ func reference() string {
 		if d.repeats {
 			b.WriteString("\nA block may have more than one.\n")
 		}
-		if d.Differs != "" {
+		if d.own {
+			fmt.Fprintf(&b, "\n%s\n", d.Differs)
+		} else if d.Differs != "" {
 			fmt.Fprintf(&b, "\nDifference from CoreDNS: %s\n", d.Differs)
 		}
 	}
