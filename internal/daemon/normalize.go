@@ -31,7 +31,7 @@ type searchList struct {
 // A missing file has an empty list.
 func readSearch(path string) (searchList, error) {
 	s := searchList{path: path, content: watch.SumOf([]string{path})}
-	text, err := os.ReadFile(path)
+	text, err := watch.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return s, nil
 	}

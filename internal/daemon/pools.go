@@ -213,7 +213,7 @@ func (p *pools) endpoints(f *config.Forward) ([]upstream.Endpoint, error) {
 // fromResolvConf reads the upstreams of one file. It ignores our own addresses: the
 // host may use the node cache for its own lookups.
 func (p *pools) fromResolvConf(path string) ([]upstream.Endpoint, error) {
-	text, err := os.ReadFile(path)
+	text, err := watch.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}

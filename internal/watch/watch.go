@@ -27,21 +27,17 @@ type Sum [sha256.Size]byte
 func SumOf(paths []string) Sum {
 	h := sha256.New()
 	for _, p := range paths {
-		b, err := readRegular(p)
+		b, err := ReadFile(p)
 		fmt.Fprintf(h, "%s\x00%d\x00%t\x00", p, len(b), err == nil)
 		h.Write(b)
 	}
 	return Sum(h.Sum(nil))
 }
 
-// readRegular reads a regular file; opening a FIFO would block.
-func readRegular(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
+// ReadFile is os.ReadFile, but it refuses a FIFO: opening one would block.
+func ReadFile(path string) ([]byte, error) {
+	if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+		return nil, fmt.Errorf("open %s: it is a FIFO", path)
 	}
 	return os.ReadFile(path)
 }
