@@ -67,8 +67,8 @@ func (a *Actions) rewrite(q *Query) *action.Rewriting {
 }
 
 // act answers a query that an action takes.
-func (s *Server) act(j *job) {
-	defer s.recoverJob(j)
+func (j *job) act() {
+	defer j.recoverPanic()
 	q, a := &j.q, j.q.zone.Actions
 	if a.bounds(q) {
 		q.udpSize = a.MaxUDP
@@ -78,32 +78,32 @@ func (s *Server) act(j *job) {
 	}
 	r := a.rewrite(q)
 	if a.LoadBalance == nil && !a.translates(q) && r == nil {
-		s.admit(j)
+		j.admit()
 		return
 	}
-	m, o := s.translate(j, r)
+	m, o := j.translate(r)
 	if o.dropped {
-		s.finish(j, nil, o)
+		j.finish(nil, o)
 		return
 	}
 	a.LoadBalance.Order(m.Msg)
 	reply := appendMessage(j.buffer(), q, m)
 	o.rcode = replyRcode(reply)
-	s.finish(j, reply, o)
+	j.finish(reply, o)
 }
 
 // translate answers j's question with DNS64 where that applies. r rewrites the
 // question; nil: it stays.
-func (s *Server) translate(j *job, r *action.Rewriting) (message, outcome) {
+func (j *job) translate(r *action.Rewriting) (message, outcome) {
 	q, a := &j.q, j.q.zone.Actions
-	m, o := s.rewritten(j, q, r)
+	m, o := j.rewritten(q, r)
 	if o.dropped || !a.translates(q) || !a.DNS64.Needs(m.Msg) {
 		return m, o
 	}
 	var asked Query
 	q.copyTo(&asked)
 	asked.qtype = dns.TypeA
-	v4, _ := s.rewritten(j, &asked, a.rewrite(&asked))
+	v4, _ := j.rewritten(&asked, a.rewrite(&asked))
 	if v4.Msg == nil || v4.Rcode != dns.RcodeSuccess {
 		return m, o
 	}
@@ -115,21 +115,21 @@ func (s *Server) translate(j *job, r *action.Rewriting) (message, outcome) {
 var errRewritten = errors.New("the rewritten name is no domain name")
 
 // rewritten looks up what r has made of q, and makes the reply fit q again.
-func (s *Server) rewritten(j *job, q *Query, r *action.Rewriting) (message, outcome) {
+func (j *job) rewritten(q *Query, r *action.Rewriting) (message, outcome) {
 	if r == nil {
-		return s.askInner(j, q)
+		return j.askInner(q)
 	}
 	var asked Query
 	if err := q.rewriteTo(&asked, r); err != nil {
 		return failed(err), outcome{rcode: dns.RcodeServerFailure}
 	}
-	m, o := s.askInner(j, &asked)
+	m, o := j.askInner(&asked)
 	if o.dropped {
 		return m, o
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(j.srv.ctx, j.srv.timeout)
 	defer cancel()
-	r.Retarget(m.Msg, func(name string) *dns.Msg { return s.lookupName(ctx, asked.exchange(), name, asked.qtype) })
+	r.Retarget(m.Msg, func(name string) *dns.Msg { return j.srv.newExchange(&asked).lookupName(ctx, name, asked.qtype) })
 	r.Restore(m.Msg)
 	return m, o
 }
@@ -157,25 +157,25 @@ type message struct {
 }
 
 // admit answers j's question if the zone's ACL allows it.
-func (s *Server) admit(j *job) {
+func (j *job) admit() {
 	q := &j.q
 	if a := q.zone.Actions; a != nil {
 		if v := a.judge(q); v != action.ACLAllow {
 			q.zone.stats.refused(v)
 			reply, o := appendDenied(j.buffer(), q, v)
-			s.finish(j, reply, o)
+			j.finish(reply, o)
 			return
 		}
 	}
 	q.makeKey()
 	if q.private {
 		q.key[len(q.key)-1] |= privateKey
-	} else if reply, o, ok := s.fromCache(j.buffer(), q); ok {
-		s.finish(j, reply, o)
+	} else if reply, o, ok := j.srv.fromCache(j.buffer(), q); ok {
+		j.finish(reply, o)
 		return
 	}
-	if x := s.join(j); x != nil {
-		s.resolve(x)
+	if x := j.join(); x != nil {
+		x.resolve()
 	}
 }
 
@@ -199,13 +199,13 @@ func appendDenied(dst []byte, q *Query, v action.ACLVerdict) ([]byte, outcome) {
 const privateKey = 0x80
 
 // askInner asks q for j, as admit does, and waits for the reply.
-func (s *Server) askInner(j *job, q *Query) (message, outcome) {
+func (j *job) askInner(q *Query) (message, outcome) {
 	replies := make(chan innerReply, 1)
-	inner := &job{srv: s, lis: j.lis, inner: replies}
+	inner := &job{srv: j.srv, lis: j.lis, inner: replies}
 	q.copyTo(&inner.q)
 	inner.q.inner, inner.q.opt, inner.q.nsid = true, true, ""
 	inner.q.flags |= flagAD // act clears AD for a client that does not want it
-	s.admit(inner)
+	inner.admit()
 	r := <-replies
 	if r.dropped {
 		return message{}, r.outcome

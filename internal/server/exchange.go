@@ -15,6 +15,7 @@ import (
 // exchange is one question to the sources of a zone. It does not point into the
 // Query that it was made of.
 type exchange struct {
+	srv     *resolver
 	zone    *boundZone
 	key     []byte // of the cache
 	private bool   // the answer must not be stored
@@ -35,10 +36,10 @@ type sourced struct {
 	note    ede
 }
 
-// exchange makes the question to the zone's sources: the name in lower case,
+// newExchange makes the question of q to the zone's sources: the name in lower case,
 // RD, CD, DO and AD, and the options of q.extra. Nothing else of the client's
 // query goes upstream.
-func (q *Query) exchange() *exchange {
+func (s *resolver) newExchange(q *Query) *exchange {
 	name, _, err := dns.UnpackDomainName(q.lower, 0)
 	if err != nil {
 		panic("server: unpack a parsed name: " + err.Error()) // parseQuestion accepts only names that unpack
@@ -52,15 +53,15 @@ func (q *Query) exchange() *exchange {
 		m.IsEdns0().Option = q.extra
 	}
 	return &exchange{
-		zone: q.zone, key: append([]byte(nil), q.key...), private: q.private, m: m, client: q.client, tcp: q.tcp,
+		srv: s, zone: q.zone, key: append([]byte(nil), q.key...), private: q.private, m: m, client: q.client, tcp: q.tcp,
 	}
 }
 
 // ask asks the zone's sources in order until one takes the question.
-func (s *Server) ask(ctx context.Context, x *exchange) (r sourced, err error) {
+func (x *exchange) ask(ctx context.Context) (r sourced, err error) {
 	for i, src := range x.zone.Sources {
 		if src.Client != nil {
-			r, err = s.askClientSource(ctx, x, src.Client)
+			r, err = x.askClientSource(ctx, src.Client)
 		} else {
 			r.Msg, err = src.Exchange(ctx, x.m)
 		}
@@ -74,9 +75,9 @@ func (s *Server) ask(ctx context.Context, x *exchange) (r sourced, err error) {
 }
 
 // askClientSource asks a source that may look at the client.
-func (s *Server) askClientSource(ctx context.Context, x *exchange, c ClientSource) (sourced, error) {
+func (x *exchange) askClientSource(ctx context.Context, c ClientSource) (sourced, error) {
 	r, err := c.Answer(&action.Request{Msg: x.m, Client: x.client, TCP: x.tcp, Lookup: func(name string, qtype uint16) *dns.Msg {
-		return s.lookupName(ctx, x, name, qtype)
+		return x.lookupName(ctx, name, qtype)
 	}})
 	if err == nil && r.Msg == nil {
 		err = upstream.ErrNotMine
@@ -92,7 +93,7 @@ func (s *Server) askClientSource(ctx context.Context, x *exchange, c ClientSourc
 // private. It returns the answer for the clients. An exchange that was refused
 // for lack of resources in this process says nothing about the name, so that
 // failure is not kept.
-func (s *Server) store(x *exchange, r sourced, err error) answer {
+func (x *exchange) store(r sourced, err error) answer {
 	z := x.zone
 	keep := z.Cache != nil && !x.private
 	if err != nil {

@@ -22,7 +22,7 @@ const (
 // tryHit appends the reply to q if there is one without waiting: an answer from
 // the cache, or an error. v is the verdict of parse. It returns false if the
 // query must be resolved. Then q.zone and q.key are set.
-func (s *Server) tryHit(dst []byte, l *listener, reader int, q *Query, v verdict) ([]byte, bool) {
+func (s *resolver) tryHit(dst []byte, l *listener, reader int, q *Query, v verdict) ([]byte, bool) {
 	table := l.table.Load()
 	if table.guarded && s.refusesClient(q) {
 		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{set: true, code: edeProhibited}), l, reader, q), true
@@ -49,7 +49,7 @@ func (s *Server) tryHit(dst []byte, l *listener, reader int, q *Query, v verdict
 }
 
 // refusesClient reports whether q's client is outside, and counts it.
-func (s *Server) refusesClient(q *Query) bool {
+func (s *resolver) refusesClient(q *Query) bool {
 	if s.outside == nil || !s.outside(q.client.Addr()) {
 		return false
 	}
@@ -59,7 +59,7 @@ func (s *Server) refusesClient(q *Query) bool {
 
 // fromCache appends the reply to q if the cache has it. q.zone and q.key must
 // be set. It sets q.found.
-func (s *Server) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
+func (s *resolver) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 	o := outcome{plugin: pluginCache}
 	if q.zone.Cache == nil {
 		return dst, o, false
@@ -99,7 +99,7 @@ func (s *Server) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 
 // hitView is the zone's view of an answer from its cache. It returns false if
 // that depends on an answer of upstream.
-func (s *Server) hitView(q *Query, e *cache.Entry) (view, bool) {
+func (s *resolver) hitView(q *Query, e *cache.Entry) (view, bool) {
 	if e.Kind() == cache.Success {
 		return asIs(e, notJudged), true
 	}
@@ -143,7 +143,7 @@ func (v view) asStale() view {
 // record counts a reply and logs it if the zone has a query log. The replies of
 // a batch are counted together, with one reading of the clock.
 // reader is the number of a UDP reader, or s.readers for others.
-func (s *Server) record(reader int, q *Query, reply []byte, o outcome) {
+func (s *resolver) record(reader int, q *Query, reply []byte, o outcome) {
 	o.size = len(reply)
 	if m := q.memory; m != nil && m.batch && q.zone.Log == nil {
 		m.tallies = append(m.tallies, newTally(q.zone.stats, q, o))
@@ -158,7 +158,7 @@ func (s *Server) record(reader int, q *Query, reply []byte, o outcome) {
 }
 
 // replyUnresolved counts a reply to a query of no zone, and returns the reply.
-func (s *Server) replyUnresolved(reply []byte, l *listener, reader int, q *Query) []byte {
+func (s *resolver) replyUnresolved(reply []byte, l *listener, reader int, q *Query) []byte {
 	t := newTally(l.unzoned, q, outcome{rcode: replyRcode(reply), size: len(reply), took: s.clock().Sub(q.start)})
 	t.record(reader)
 	return reply

@@ -13,7 +13,7 @@ import (
 // job is a query being resolved and the way its reply goes back. Exactly one of
 // sock, conn and inner is set.
 type job struct {
-	srv   *Server
+	srv   *resolver
 	q     Query
 	out   *replyBuffer // nil until the reply is made: a waiting job has none
 	lis   *listener
@@ -49,7 +49,7 @@ func (j *job) buffer() []byte {
 }
 
 // newJob returns a job for a copy of q.
-func (s *Server) newJob(q *Query) *job {
+func (s *resolver) newJob(q *Query) *job {
 	j, ok := s.jobs.Get().(*job)
 	if !ok {
 		j = &job{srv: s}
@@ -61,32 +61,32 @@ func (s *Server) newJob(q *Query) *job {
 // start begins to resolve j; l waits for it. Above the limits of misses the
 // client gets SERVFAIL at once. REFUSED would make some resolvers wait for
 // another server's reply.
-func (s *Server) start(l *listener, j *job) {
+func (s *resolver) start(l *listener, j *job) {
 	if !s.quota.acquire(j.q.client.Addr()) {
 		s.metrics.clientLimited.Add(1)
-		s.reject(j, "too many queries of this client are being resolved")
+		j.reject("too many queries of this client are being resolved")
 		return
 	}
 	select {
 	case s.misses <- struct{}{}:
 		j.lis = l
 		l.jobs.Add(1)
-		s.begin(j)
+		j.begin()
 	default:
 		s.quota.release(j.q.client.Addr())
 		s.metrics.missLimited.Add(1)
-		s.reject(j, "too many queries are being resolved")
+		j.reject("too many queries are being resolved")
 	}
 }
 
 // reject answers j without resolving it.
-func (s *Server) reject(j *job, why string) {
+func (j *job) reject(why string) {
 	reply := appendError(j.buffer(), &j.q, dns.RcodeServerFailure, ede{set: true, code: edeNotReady, text: why})
-	s.send(j, reply, outcome{rcode: dns.RcodeServerFailure})
+	j.send(reply, outcome{rcode: dns.RcodeServerFailure})
 }
 
 // finish ends j with its reply.
-func (s *Server) finish(j *job, reply []byte, o outcome) {
+func (j *job) finish(reply []byte, o outcome) {
 	if j.inner != nil {
 		j.inner <- innerReply{reply, o}
 		return
@@ -94,22 +94,22 @@ func (s *Server) finish(j *job, reply []byte, o outcome) {
 	l := j.lis
 	j.lis = nil
 	defer func() {
-		<-s.misses
+		<-j.srv.misses
 		l.jobs.Done()
 	}()
-	s.quota.release(j.q.client.Addr()) // before the reply: the client may ask the next question then
-	s.send(j, reply, o)
+	j.srv.quota.release(j.q.client.Addr()) // before the reply: the client may ask the next question then
+	j.send(reply, o)
 }
 
 // send sends the reply to j and gives j back. Counters are updated before the
 // reply is sent.
-func (s *Server) send(j *job, reply []byte, o outcome) {
+func (j *job) send(reply []byte, o outcome) {
 	conn := j.conn
 	if conn != nil {
 		defer conn.done()
 	}
 	if !o.dropped {
-		s.record(s.readers, &j.q, reply, o)
+		j.srv.record(j.srv.readers, &j.q, reply, o)
 		var err error
 		if conn != nil {
 			err = conn.reply(reply)
@@ -117,37 +117,37 @@ func (s *Server) send(j *job, reply []byte, o outcome) {
 			err = j.sock.reply(j, reply)
 		}
 		if err != nil {
-			s.metrics.sendErrors.Add(1)
+			j.srv.metrics.sendErrors.Add(1)
 		}
 	}
 	if j.out != nil {
 		if !o.dropped {
 			j.out.b = reply[:0]
 		}
-		s.buffers.Put(j.out)
+		j.srv.buffers.Put(j.out)
 		j.out = nil
 	}
 	if j.timer == nil { // else answerEarly may still read j
 		j.sock, j.conn, j.q.zone = nil, nil, nil
-		s.jobs.Put(j)
+		j.srv.jobs.Put(j)
 	}
 }
 
 // recoverJob, deferred, answers j with SERVFAIL after a panic.
-func (s *Server) recoverJob(j *job) {
+func (j *job) recoverPanic() {
 	p := recover()
 	if p == nil {
 		return
 	}
-	s.reportPanic("resolving "+j.q.presentation(), p)
+	j.srv.reportPanic("resolving "+j.q.presentation(), p)
 	if j.lis != nil {
 		reply := appendError(nil, &j.q, dns.RcodeServerFailure, ede{})
-		s.finish(j, reply, outcome{rcode: dns.RcodeServerFailure})
+		j.finish(reply, outcome{rcode: dns.RcodeServerFailure})
 	}
 }
 
 // recoverPanic, deferred, keeps a panic from ending the process.
-func (s *Server) recoverPanic(what string) {
+func (s *resolver) recoverPanic(what string) {
 	if p := recover(); p != nil {
 		s.reportPanic(what, p)
 	}
@@ -155,7 +155,7 @@ func (s *Server) recoverPanic(what string) {
 
 // reportPanic logs the stack of a panic and counts it. The count raises an
 // alert.
-func (s *Server) reportPanic(what string, p any) {
+func (s *resolver) reportPanic(what string, p any) {
 	s.metrics.panics.Add(1)
 	s.log.Error("panic", "in", what, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 }

@@ -16,13 +16,13 @@ const maxDepth = 8
 // sources of its zone on the same listener. It does not join queries in flight,
 // because a cycle of CNAMEs would make them wait for each other. It returns nil
 // if there is no answer.
-func (s *Server) lookupName(ctx context.Context, x *exchange, name string, qtype uint16) *dns.Msg {
+func (x *exchange) lookupName(ctx context.Context, name string, qtype uint16) *dns.Msg {
 	lower, err := dnsname.Pack(name)
 	if err != nil || x.depth >= maxDepth {
 		return nil
 	}
 	q := Query{
-		name: lower, lower: lower, qtype: qtype, qclass: dns.ClassINET, flags: x.flags(), ad: x.m.AuthenticatedData, start: s.clock(),
+		name: lower, lower: lower, qtype: qtype, qclass: dns.ClassINET, flags: x.flags(), ad: x.m.AuthenticatedData, start: x.srv.clock(),
 		client: x.client, tcp: x.tcp, zone: x.zone.table.find(lower),
 	}
 	if opt := x.m.IsEdns0(); opt != nil {
@@ -32,9 +32,9 @@ func (s *Server) lookupName(ctx context.Context, x *exchange, name string, qtype
 		return nil
 	}
 	q.makeKey()
-	other := q.exchange()
+	other := x.srv.newExchange(&q)
 	other.depth = x.depth + 1
-	entry, age := s.entryOf(ctx, other)
+	entry, age := other.entryOf(ctx)
 	if entry == nil {
 		return nil
 	}
@@ -49,12 +49,12 @@ func (s *Server) lookupName(ctx context.Context, x *exchange, name string, qtype
 
 // entryOf returns the answer from the cache or else from the sources, nil if
 // there is none.
-func (s *Server) entryOf(ctx context.Context, x *exchange) (*cache.Entry, uint32) {
-	if hit := x.zone.peek(x.key, s.clock(), nil); hit.State == cache.Fresh {
+func (x *exchange) entryOf(ctx context.Context) (*cache.Entry, uint32) {
+	if hit := x.zone.peek(x.key, x.srv.clock(), nil); hit.State == cache.Fresh {
 		return hit.Entry, hit.Age
 	}
-	r, err := s.ask(ctx, x)
-	a := s.store(x, r, err)
+	r, err := x.ask(ctx)
+	a := x.store(r, err)
 	if a.err != nil {
 		return nil, 0
 	}

@@ -259,7 +259,7 @@ func (s sibling) denies() bool {
 // answersEmpty reports whether a failure to answer q becomes an empty answer: the
 // name has an address of the other type. A stub resolver that gets SERVFAIL for
 // one of the two would lose it, as musl does after five seconds.
-func (s *Server) answersEmpty(q *Query) bool {
+func (s *resolver) answersEmpty(q *Query) bool {
 	return q.zone.Normalise.mayAnswerEmpty(q) && q.zone.knownSibling(q, s.clock()).hasData()
 }
 
@@ -338,7 +338,7 @@ func secondsLeft(h cache.Hit) uint32 {
 // query in flight, or by asking upstream. It waits no longer than the directive
 // allows. If q's own answer is NXDOMAIN it waits longer, because there is no
 // safe reply until the sibling is known.
-func (s *Server) findSibling(q *Query, nxdomain bool) (sibling, siblingSource) {
+func (s *resolver) findSibling(q *Query, nxdomain bool) (sibling, siblingSource) {
 	z, n, now := q.zone.Zone, q.zone.Normalise, s.clock()
 	if sib, ok := z.cachedSibling(q, now); ok {
 		return sib, fromCache
@@ -363,7 +363,7 @@ func (s *Server) findSibling(q *Query, nxdomain bool) (sibling, siblingSource) {
 // waitSibling waits for the answer to the sibling of q's question, which the
 // cache did not have at the given time. It joins the query in flight or starts
 // one. After the wait, the error is errTimeout.
-func (s *Server) waitSibling(q *Query, now time.Time, wait time.Duration) (answer, siblingSource) {
+func (s *resolver) waitSibling(q *Query, now time.Time, wait time.Duration) (answer, siblingSource) {
 	var other Query
 	q.siblingQuery(&other)
 	key, result := other.inflightKey(), make(answers, 1)
@@ -371,9 +371,9 @@ func (s *Server) waitSibling(q *Query, now time.Time, wait time.Duration) (answe
 	first, raced := s.inflight.join(key, result, now)
 	if first {
 		source = fromUpstream
-		x := other.exchange()
+		x := s.newExchange(&other)
 		x.inflight, x.check = key, raced
-		s.workers.do(func() { s.resolve(x) })
+		s.workers.do(x.resolve)
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

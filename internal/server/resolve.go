@@ -43,17 +43,17 @@ type answer struct {
 //
 // Steps 2 and 3 run once for all jobs that wait for the same answer. A job that
 // joins is queued: it holds no goroutine until the answer arrives.
-func (s *Server) begin(j *job) {
-	defer s.recoverJob(j)
+func (j *job) begin() {
+	defer j.recoverPanic()
 	q, z := &j.q, j.q.zone
 	switch {
 	case z.Loop != nil && z.Loop.returned(q):
-		s.workers.do(func() { s.answer(j, answer{err: errLoop}) })
+		j.srv.workers.do(func() { j.answer(answer{err: errLoop}) })
 	case z.Actions != nil && z.Actions.concern(q):
-		s.workers.do(func() { s.act(j) })
+		j.srv.workers.do(j.act)
 	default:
-		if x := s.join(j); x != nil {
-			s.workers.do(func() { s.resolve(x) })
+		if x := j.join(); x != nil {
+			j.srv.workers.do(x.resolve)
 		}
 	}
 }
@@ -61,56 +61,56 @@ func (s *Server) begin(j *job) {
 // join is step 1: it makes j wait for the answer to its question. It returns nil
 // if a query for it is in flight. Then j may be answered and reused at any time.
 // Otherwise the caller must resolve the exchange that it returns.
-func (s *Server) join(j *job) *exchange {
+func (j *job) join() *exchange {
 	q := &j.q
-	if q.tcp && s.knownCut(q) {
-		s.workers.do(func() { s.answer(j, answer{err: errFailing}) })
+	if q.tcp && j.srv.knownCut(q) {
+		j.srv.workers.do(func() { j.answer(answer{err: errFailing}) })
 		return nil
 	}
 	key := q.inflightKey()
 	switch n := q.zone.Normalise; {
 	case q.found == cache.Stale:
-		j.timer = time.AfterFunc(staleWait, func() { s.answerEarly(key, j) })
+		j.timer = time.AfterFunc(staleWait, func() { j.answerEarly(key) })
 	case n != nil && n.mayAnswerEmpty(q):
-		j.timer = time.AfterFunc(emptyWait, func() { s.answerEarly(key, j) })
+		j.timer = time.AfterFunc(emptyWait, func() { j.answerEarly(key) })
 	}
-	first, raced := s.inflight.join(key, j, q.start)
+	first, raced := j.srv.inflight.join(key, j, q.start)
 	if !first {
 		return nil
 	}
-	x := q.exchange()
+	x := j.srv.newExchange(q)
 	x.inflight, x.check = key, raced || q.found == cache.Fresh
 	return x
 }
 
 // resolve is steps 2 to 5: it gets the answer to x and delivers it to all who
 // wait for it.
-func (s *Server) resolve(x *exchange) {
+func (x *exchange) resolve() {
 	a := answer{err: errPanic}
 	defer func() {
 		if p := recover(); p != nil {
-			s.reportPanic("asking for "+x.m.Question[0].Name, p)
+			x.srv.reportPanic("asking for "+x.m.Question[0].Name, p)
 		}
-		waiting := s.inflight.end(x.inflight, s.clock())
+		waiting := x.srv.inflight.end(x.inflight, x.srv.clock())
 		for i, w := range waiting {
 			w.deliver(a, i == len(waiting)-1) // 4. and 5.
 		}
 	}()
 	if x.check {
-		if known := s.recheck(x); known.entry != nil || known.err != nil {
+		if known := x.recheck(); known.entry != nil || known.err != nil {
 			a = known
 			return
 		}
 	}
-	ctx := &deadlineContext{Context: s.ctx, deadline: time.Now().Add(s.timeout)}
+	ctx := &deadlineContext{Context: x.srv.ctx, deadline: time.Now().Add(x.srv.timeout)}
 	defer ctx.end()
-	r, err := s.ask(ctx, x) // 2.
-	a = s.store(x, r, err)  // 3.
+	r, err := x.ask(ctx) // 2.
+	a = x.store(r, err)  // 3.
 }
 
 // recheck looks x up in the cache. The zero answer means a miss.
-func (s *Server) recheck(x *exchange) answer {
-	switch hit := x.zone.peek(x.key, s.clock(), nil); hit.State {
+func (x *exchange) recheck() answer {
+	switch hit := x.zone.peek(x.key, x.srv.clock(), nil); hit.State {
 	case cache.Fresh:
 		return answer{entry: hit.Entry, plugin: pluginCache, age: hit.Age}
 	case cache.Failed:
@@ -122,28 +122,28 @@ func (s *Server) recheck(x *exchange) answer {
 // deliver implements waiter: it answers j.
 func (j *job) deliver(a answer, mayBlock bool) {
 	if !mayBlock && (j.conn != nil || j.q.zone.Normalise != nil) {
-		j.srv.workers.do(func() { j.srv.answer(j, a) })
+		j.srv.workers.do(func() { j.answer(a) })
 		return
 	}
-	j.srv.answer(j, a)
+	j.answer(a)
 }
 
 // answer makes the reply to j and sends it. A panic becomes SERVFAIL.
-func (s *Server) answer(j *job, a answer) {
-	defer s.recoverJob(j)
+func (j *job) answer(a answer) {
+	defer j.recoverPanic()
 	if j.timer != nil {
 		j.timer.Stop()
 	}
 	q := &j.q
 	if a.err == nil && q.tcp && a.entry.Msg()[2]&(flagTC>>8) != 0 {
-		a.err = s.refuseCut(q)
+		a.err = j.srv.refuseCut(q)
 	}
 	if a.err != nil {
-		reply, o := s.unanswered(j, a.err)
-		s.finish(j, reply, o)
+		reply, o := j.unanswered(a.err)
+		j.finish(reply, o)
 		return
 	}
-	v := s.normalise(j, a.entry)
+	v := j.normalise(a.entry)
 	if !v.note.set {
 		v.note = a.note
 	}
@@ -153,7 +153,7 @@ func (s *Server) answer(j *job, a answer) {
 	if cached {
 		_, o.lookup = hitKind(cache.Hit{Entry: a.entry, State: cache.Fresh})
 	}
-	s.finish(j, reply, o)
+	j.finish(reply, o)
 }
 
 // staleWait is how long a client waits for a fresh answer if there is an
@@ -167,15 +167,15 @@ const emptyWait = 2 * time.Second
 
 // answerEarly answers j without waiting for the query in flight any longer, if
 // there is an expired answer or an empty one for it.
-func (s *Server) answerEarly(key string, j *job) {
-	if (j.q.found == cache.Stale || s.answersEmpty(&j.q)) && s.inflight.leave(key, j) {
-		s.answer(j, answer{err: errTimeout})
+func (j *job) answerEarly(key string) {
+	if (j.q.found == cache.Stale || j.srv.answersEmpty(&j.q)) && j.srv.inflight.leave(key, j) {
+		j.answer(answer{err: errTimeout})
 	}
 }
 
 // normalise is the zone's view of e. If the answer for the other address type
 // decides, it waits for that. In observe mode the client does not wait.
-func (s *Server) normalise(j *job, e *cache.Entry) view {
+func (j *job) normalise(e *cache.Entry) view {
 	q, n := &j.q, j.q.zone.Normalise
 	if n == nil {
 		return asIs(e, notJudged)
@@ -185,35 +185,35 @@ func (s *Server) normalise(j *job, e *cache.Entry) view {
 	case done:
 		return n.shown(e, v)
 	case n.observe:
-		s.observe(j, e)
+		j.observe(e)
 		return asIs(e, notJudged)
 	}
-	begin := s.clock()
-	sib, source := s.findSibling(q, e.Rcode() == dns.RcodeNameError)
+	begin := j.srv.clock()
+	sib, source := j.srv.findSibling(q, e.Rcode() == dns.RcodeNameError)
 	q.zone.stats.sibling(source)
-	q.zone.stats.siblingWaited(s.clock().Sub(begin))
+	q.zone.stats.siblingWaited(j.srv.clock().Sub(begin))
 	return n.verdict(e, sib)
 }
 
 // observe judges e in the background, and counts.
-func (s *Server) observe(j *job, e *cache.Entry) {
+func (j *job) observe(e *cache.Entry) {
 	q := new(Query)
 	j.q.copyTo(q)
 	j.lis.jobs.Go(func() {
-		sib, source := s.findSibling(q, e.Rcode() == dns.RcodeNameError)
+		sib, source := j.srv.findSibling(q, e.Rcode() == dns.RcodeNameError)
 		q.zone.stats.sibling(source)
-		q.zone.stats.judged(s.readers, q.qtype, q.zone.Normalise.verdict(e, sib).result)
+		q.zone.stats.judged(j.srv.readers, q.qtype, q.zone.Normalise.verdict(e, sib).result)
 	})
 }
 
 // refresh renews q's answer in the background. A failure leaves the stored
 // answer.
-func (s *Server) refresh(q *Query) {
-	x := q.exchange()
+func (s *resolver) refresh(q *Query) {
+	x := s.newExchange(q)
 	x.inflight = q.inflightKey()
 	if first, _ := s.inflight.join(x.inflight, &refreshed{x.zone, x.key}, q.start); first {
 		q.zone.stats.rest().prefetch.Add(1)
-		s.workers.do(func() { s.resolve(x) })
+		s.workers.do(x.resolve)
 	}
 }
 
@@ -228,12 +228,12 @@ func (r *refreshed) deliver(answer, bool) { r.zone.Cache.RefreshDone(r.key) }
 // unanswered makes the reply to a question that no source answered: an expired
 // answer if the zone keeps them for that, or SERVFAIL. It is never REFUSED or
 // FORMERR, which musl's resolver treats as no reply.
-func (s *Server) unanswered(j *job, err error) ([]byte, outcome) {
+func (j *job) unanswered(err error) ([]byte, outcome) {
 	q, z := &j.q, j.q.zone
-	if hit := z.peek(q.key, s.clock(), nil); hit.State == cache.Stale {
-		return s.staleReply(j, hit)
+	if hit := z.peek(q.key, j.srv.clock(), nil); hit.State == cache.Stale {
+		return j.staleReply(hit)
 	}
-	if s.answersEmpty(q) {
+	if j.srv.answersEmpty(q) {
 		return appendError(j.buffer(), q, dns.RcodeSuccess, emptyNote()),
 			outcome{rcode: dns.RcodeSuccess, waited: true, lookup: z.missed, normalised: repaired}
 	}
@@ -243,11 +243,11 @@ func (s *Server) unanswered(j *job, err error) ([]byte, outcome) {
 
 // staleReply makes the reply of an expired answer. It looks the other address
 // type up in the cache only: upstream has just failed.
-func (s *Server) staleReply(j *job, hit cache.Hit) ([]byte, outcome) {
+func (j *job) staleReply(hit cache.Hit) ([]byte, outcome) {
 	q, n := &j.q, j.q.zone.Normalise
 	v, done := n.judge(q, hit.Entry)
 	if !done {
-		v = n.verdict(hit.Entry, q.zone.knownSibling(q, s.clock()))
+		v = n.verdict(hit.Entry, q.zone.knownSibling(q, j.srv.clock()))
 	}
 	o := outcome{plugin: pluginCache, stale: true, waited: true, normalised: v.result}
 	v = n.shown(hit.Entry, v).asStale()
@@ -262,18 +262,18 @@ func (s *Server) staleReply(j *job, hit cache.Hit) ([]byte, outcome) {
 const cutKey = 0x40
 
 // knownCut reports whether nodens has just failed to get a whole answer to q.
-func (s *Server) knownCut(q *Query) bool {
+func (s *resolver) knownCut(q *Query) bool {
 	return q.zone.peek(q.cutKey(), s.clock(), nil).State == cache.Failed
 }
 
 // refuseCut stores that upstream truncates its answer to q and cannot be asked
 // over TCP. To a TCP client that is a failure (RFC 9520 §3.2), because there is
 // no larger transport to refer it to. UDP clients get the truncated answer.
-func (s *Server) refuseCut(q *Query) error {
+func (s *resolver) refuseCut(q *Query) error {
 	if q.zone.Cache == nil || q.private {
 		return errCut
 	}
-	_, err := q.zone.Cache.PutFailure(q.cutKey(), new(dns.Msg).SetRcode(q.exchange().m, dns.RcodeServerFailure))
+	_, err := q.zone.Cache.PutFailure(q.cutKey(), new(dns.Msg).SetRcode(s.newExchange(q).m, dns.RcodeServerFailure))
 	return errors.Join(errCut, err)
 }
 

@@ -92,12 +92,24 @@ func (c Config) withDefaults() Config {
 
 // Server answers DNS queries on a changing set of addresses.
 type Server struct {
+	resolver
+	tcp    TCPLimits
+	cancel context.CancelFunc // ends resolver.ctx
+	failed chan error         // the error of the first reader that failed
+	serial atomic.Uint32
+
+	mu        sync.Mutex // serialises Apply and Shutdown
+	listeners map[netip.AddrPort]*listener
+	retiring  sync.WaitGroup
+}
+
+// resolver answers the queries of all listeners.
+type resolver struct {
 	log     *slog.Logger
 	metrics *Metrics
 	clock   func() time.Time
 	readers int // UDP sockets of each address
 	timeout time.Duration
-	tcp     TCPLimits
 
 	identity string
 	outside  func(netip.Addr) bool // nil: no client is outside
@@ -109,13 +121,6 @@ type Server struct {
 	misses   chan struct{} // one token for each miss being resolved
 	inflight inflight
 	ctx      context.Context // ends exchanges after Shutdown's deadline
-	cancel   context.CancelFunc
-	failed   chan error // the error of the first reader that failed
-	serial   atomic.Uint32
-
-	mu        sync.Mutex // serialises Apply and Shutdown
-	listeners map[netip.AddrPort]*listener
-	retiring  sync.WaitGroup
 }
 
 // New makes a Server without addresses.
@@ -123,12 +128,15 @@ func New(c Config) *Server {
 	c = c.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Server{
-		log: c.Logger, metrics: c.Metrics, clock: c.Now,
-		readers: c.Workers, timeout: c.Timeout, tcp: c.TCP,
-		identity: c.Identity, outside: c.Outside,
-		quota:  newQuota(c.MaxMissesPerClient),
-		misses: make(chan struct{}, c.MaxMisses),
-		ctx:    ctx, cancel: cancel,
+		resolver: resolver{
+			log: c.Logger, metrics: c.Metrics, clock: c.Now, readers: c.Workers, timeout: c.Timeout,
+			identity: c.Identity, outside: c.Outside,
+			quota:  newQuota(c.MaxMissesPerClient),
+			misses: make(chan struct{}, c.MaxMisses),
+			ctx:    ctx,
+		},
+		tcp:       c.TCP,
+		cancel:    cancel,
 		failed:    make(chan error, 1),
 		listeners: make(map[netip.AddrPort]*listener),
 	}
