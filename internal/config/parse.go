@@ -3,8 +3,8 @@ package config
 import "errors"
 
 // Parse reads the text of a Corefile. Errors call it name, and its imports are
-// relative to the directory of name. Every independent fault is reported: the
-// error is an errors.Join of *Error in the order of the file.
+// relative to the directory of name. Parse reports all independent errors, up to
+// maxErrors: the error is an errors.Join of *Error in the order of the file.
 func Parse(name, text string, src Source) (*Config, error) {
 	if len(text) > maxFileSize {
 		return nil, &Error{File: name, Line: 1, Err: reason("cannot read the Corefile: %v", errTooLarge)}
@@ -29,9 +29,9 @@ func Parse(name, text string, src Source) (*Config, error) {
 	return c, nil
 }
 
-// maxFaults bounds the faulty directives of a block and the faulty blocks that
-// Parse reports: a file may be no Corefile at all.
-const maxFaults = 100
+// maxErrors limits the directives of a block, and the blocks, that Parse reports as
+// wrong: the file may be something other than a Corefile.
+const maxErrors = 100
 
 // build adds the groups to c as blocks.
 func build(c *Config, groups []serverBlock) (*Config, error) {
@@ -42,7 +42,7 @@ func build(c *Config, groups []serverBlock) (*Config, error) {
 		if err != nil {
 			errs = append(errs, err)
 		}
-		if len(errs) == maxFaults {
+		if len(errs) == maxErrors {
 			return nil, errors.Join(flatten(errs)...)
 		}
 		c.Blocks = append(c.Blocks, b)
@@ -73,8 +73,8 @@ func buildBlock(group serverBlock, served servedZones) (*Block, error) {
 		if err := parseStatement(b, s, seen); err != nil {
 			inner = append(inner, err)
 		}
-		if len(inner) == maxFaults {
-			inner = append(inner, first.errorf("%d directives of this block are wrong; the rest of the block is not checked", maxFaults))
+		if len(inner) == maxErrors {
+			inner = append(inner, first.errorf("%d directives of this block are wrong; the rest of the block is not checked", maxErrors))
 			break
 		}
 	}

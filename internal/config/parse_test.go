@@ -109,13 +109,13 @@ func TestLimits(t *testing.T) {
 		}
 	})
 	for name, text := range map[string]string{
-		"directives": ". {\n" + strings.Repeat("x\n", 10*maxFaults) + "}\n",
-		"blocks":     strings.Repeat("b. {\n}\n", 10*maxFaults),
+		"directives": ". {\n" + strings.Repeat("x\n", 10*maxErrors) + "}\n",
+		"blocks":     strings.Repeat("b. {\n}\n", 10*maxErrors),
 	} {
-		t.Run("faults of "+name, func(t *testing.T) {
+		t.Run("errors of "+name, func(t *testing.T) {
 			_, err := Parse("Corefile", text, Source{})
-			if n := len(flatten([]error{err})); n < maxFaults || n > 2*maxFaults {
-				t.Errorf("%d faults", n)
+			if n := len(flatten([]error{err})); n < maxErrors || n > 2*maxErrors {
+				t.Errorf("%d errors", n)
 			}
 		})
 	}
