@@ -121,7 +121,7 @@ const (
 // id and flags are set, and as much of the question and the OPT record as could
 // be read.
 func (q *Query) parse(msg []byte) verdict {
-	q.name, q.lower, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found = nil, nil, false, false, false, 0, nil, nil, cache.Miss
+	q.name, q.lower, q.key, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found = nil, nil, nil, false, false, false, 0, nil, nil, cache.Miss
 	q.size = len(msg)
 	if len(msg) < headerLen {
 		return discard

@@ -91,6 +91,20 @@ func TestParseFields(t *testing.T) {
 	}
 }
 
+// TestCopyWithoutKey copies a query for which no key was made, after a query with a
+// longer name had one.
+func TestCopyWithoutKey(t *testing.T) {
+	q := Query{memory: new(lookupMemory)}
+	q.parse(pack(t, query("a.very.long.name.example.org.", dns.TypeA)))
+	q.makeKey()
+	q.parse(pack(t, query("example.org.", dns.TypeA)))
+	var c Query
+	q.copyTo(&c)
+	if c.presentation() != "example.org." || len(c.key) != 0 {
+		t.Errorf("copied %q with the key %q", c.presentation(), c.key)
+	}
+}
+
 // TestParseTruncations truncates valid queries at every length. Only the whole
 // query is accepted. With a whole header, the verdict is FORMERR.
 func TestParseTruncations(t *testing.T) {
