@@ -36,9 +36,9 @@ type sourced struct {
 	note    ede
 }
 
-// newExchange makes the question of q to the zone's sources: the name in lower case,
-// RD, CD, DO and AD, and the options of q.extra. Nothing else of the client's
-// query goes upstream.
+// newExchange makes the question of q to the zone's sources: the name in lower
+// case, RD, CD, DO and AD, and the options of q.extra. Nothing else of the
+// client's query goes upstream.
 func (s *resolver) newExchange(q *Query) *exchange {
 	name, _, err := dns.UnpackDomainName(q.lower, 0)
 	if err != nil {
