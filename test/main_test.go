@@ -10,7 +10,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
+func TestMain(m *testing.M) {
+	lab.Parallel(4)
+	os.Exit(lab.Main(m))
+}
 
 // The programs under test and the stubs.
 var (

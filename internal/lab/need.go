@@ -1,10 +1,23 @@
 package lab
 
 import (
+	"flag"
 	"os"
 	"os/exec"
+	"strconv"
 	"testing"
 )
+
+// Parallel runs n tests at a time unless -parallel is given. TestMain calls it
+// where tests mostly wait, for a timeout or a reply that does not come.
+func Parallel(n int) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(n)) // a number is always valid
+	}
+}
 
 // Skip skips the test, or fails it if CI=true says that everything must run.
 func Skip(t testing.TB, reason string) {
