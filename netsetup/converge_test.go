@@ -243,7 +243,7 @@ func TestLinkOfAnotherName(t *testing.T) {
 			t.Errorf("beside a running process: %v", err)
 		}
 		check(t, newer.Addresses.Remove(t.Context()))
-		check(t, older.Close()) // the kernel does as much for a killed process
+		check(t, older.Close()) // the kernel does the same for a killed process
 		must(t, newer.Addresses.Ensure)
 		wantAddrs(t, newer)
 		must(t, newer.Addresses.Remove)
@@ -311,7 +311,7 @@ func TestTeardown(t *testing.T) {
 			t.Errorf("teardown beside a running process: %v", err)
 		}
 		must(t, h.ensureBoth)
-		check(t, h.Close()) // the kernel does as much for a killed process
+		check(t, h.Close()) // the kernel does the same for a killed process
 		for range 2 {
 			check(t, Teardown(t.Context(), Config{NetNS: ns.FD(), linkType: m.linkType}))
 			if after := ns.snapshot(t); after != before {
@@ -330,7 +330,7 @@ func TestRemoveLeavesAdopted(t *testing.T) {
 		addrs := ns.addrState(t)
 		must(t, older.removeBoth)
 		if got := ns.addrState(t); got != addrs {
-			t.Errorf("the older one's removal changed\n%s\nto\n%s", addrs, got)
+			t.Errorf("Remove of the older process changed\n%s\nto\n%s", addrs, got)
 		}
 		wantOK(t, newer)
 		s, err := newer.Status(t.Context())
@@ -349,7 +349,7 @@ func TestRemoveLeavesAdopted(t *testing.T) {
 func TestSupersededDoesNotRepair(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
 		cfg := ns.config(m, "g2")
-		cfg.Addrs = nstest.LocalIPs[:1] // differs, so that a repair would show
+		cfg.Addrs = nstest.LocalIPs[:1] // differs, so that a repair is visible
 		older, newer := newHost(t, ns.config(m, "g1")), newHost(t, cfg)
 		must(t, older.ensureBoth)
 		must(t, newer.ensureBoth)
@@ -408,7 +408,7 @@ func refused(t *testing.T, ns *namespace, m mode, is error, text string) {
 	h := newHost(t, ns.config(m, "g1"))
 	err := h.Addresses.Ensure(t.Context())
 	if err == nil || is != nil && !errors.Is(err, is) || !strings.Contains(err.Error(), text) {
-		t.Errorf("EnsureAddresses: %v, want %q", err, text)
+		t.Errorf("Ensure: %v, want %q", err, text)
 	}
 }
 
@@ -424,7 +424,7 @@ func TestAdministratorsAddressOnLo(t *testing.T) {
 			check(t, err)
 			wantNoAddressProblem(t, h)
 		} else if !errors.Is(err, ErrAddressElsewhere) {
-			t.Errorf("EnsureAddresses: %v, want %v", err, ErrAddressElsewhere)
+			t.Errorf("Ensure: %v, want %v", err, ErrAddressElsewhere)
 		}
 		must(t, h.Addresses.Remove)
 		check(t, Teardown(t.Context(), ns.config(m, "")))

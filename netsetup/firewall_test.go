@@ -117,7 +117,7 @@ func TestWatchFollowsFirewall(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			for _, c := range r.commands {
 				if c[0] == "sh" {
-					_ = ns.Command(t, "iptables-nft", "-S") // or skip
+					_ = ns.Command(t, "iptables-nft", "-S") // skips the test if it is not installed
 					c = append(c[:len(c):len(c)], file)
 				}
 				ns.Command(t, c[0], c[1:]...)

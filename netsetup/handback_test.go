@@ -206,7 +206,7 @@ func TestWatchResumes(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- older.Watch(ctx) }()
-		for range 2 { // objects
+		for range 2 { // addresses and rules
 			reported.wait(t, "another process owns the network setup now")
 		}
 		must(t, newer.removeBoth)

@@ -21,7 +21,7 @@ func TestEnsureRulesTwice(t *testing.T) {
 	once := ns.snapshot(t)
 	must(t, h.Rules.Ensure)
 	if twice := ns.snapshot(t); twice != once {
-		t.Errorf("second EnsureRules changed\n%s\nto\n%s", once, twice)
+		t.Errorf("second Ensure changed\n%s\nto\n%s", once, twice)
 	}
 	t.Run("golden", func(t *testing.T) {
 		nstest.Golden(t, "rules.nft", progname.ReplaceAllString(ns.Command(t, "nft", "list", "ruleset"), ""))

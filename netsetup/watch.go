@@ -147,7 +147,7 @@ func (w *watcher) loop(ctx context.Context, addrsChanged, rulesChanged <-chan st
 	}
 }
 
-// check repairs what was asked for. repairs counts failed ones too.
+// check repairs the selected parts. repairs also counts failed repairs.
 func (w *watcher) check(addrs, rules bool) (repairs int, failed bool) {
 	var parts []part
 	if addrs {

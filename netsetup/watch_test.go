@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// If every repair is undone, one a second follows in the long run. After a quiet
-// time, repairs follow at once again.
+// If another program undoes every repair, the rate falls to one a second. After a
+// quiet time, repairs follow at once again.
 func TestRepairRateLimit(t *testing.T) {
 	now := time.Unix(0, 0)
 	p := newRateLimit(now)

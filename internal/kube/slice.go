@@ -124,8 +124,8 @@ func forZone(servers []candidate, zone string) []candidate {
 	return ours
 }
 
-// collect returns the addresses of the endpoints that has accepts. All addresses of
-// an endpoint belong to one pod, and clients use the first.
+// collect returns the addresses of the endpoints whose conditions satisfy has. All
+// addresses of an endpoint belong to one pod, and clients use the first.
 func collect(all map[string]endpointSlice, has func(conditions) bool) (servers []candidate) {
 	for _, s := range all {
 		number, ok := s.dnsPort()

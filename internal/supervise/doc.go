@@ -14,11 +14,11 @@
 //
 // # Heartbeat timeouts
 //
-// A worker without heartbeats counts as hung in two stages. First, after the
-// kernel has begun to redirect new lookups elsewhere, the supervisor disconnects
-// the clients that wait for the worker's answer (Config.Disconnect). Nothing is
-// lost if the worker recovers. Second, after Config.Timeout, it kills and reaps
-// the worker and only then starts the next one: two workers never share a port.
+// The supervisor acts on missing heartbeats in two stages. First, after the kernel
+// has begun to redirect new lookups elsewhere, it disconnects the clients that wait
+// for the worker's answer (Config.Disconnect). Nothing is lost if the worker
+// recovers. Second, after Config.Timeout, it kills and reaps the worker and only
+// then starts the next one: two workers never share a port.
 //
 // Only time in which the supervisor itself runs counts. A suspended machine does
 // not make its worker hung.

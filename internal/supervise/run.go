@@ -24,7 +24,7 @@ type supervisor struct {
 	restart  *time.Timer // set while worker is nil
 	timeout  *time.Timer // of the worker's watchdog
 
-	disconnectedAt time.Time  // last, after a missing heartbeat
+	disconnectedAt time.Time  // of the last disconnect in checkWorker
 	disconnecting  sync.Mutex // one call of Disconnect at a time
 	disconnects    sync.WaitGroup
 }

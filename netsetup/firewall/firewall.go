@@ -75,7 +75,7 @@ func New(cfg Config) (*Firewall, error) {
 //
 //   - a chain at prerouting, or of another type;
 //   - a table that a process owns (flag owner);
-//   - a drop that somebody adds before our rules: it is taken as intended;
+//   - a drop that another program adds before our rules: it is taken as intended;
 //   - iptables-legacy, whose tables are no nftables tables.
 //
 // It neither opens nor reports a conditional drop in a chain that accepts by

@@ -97,7 +97,7 @@ func (w wanted) stillDrops(c *chain) string {
 	case c.kind != nftables.ChainTypeFilter:
 		return fmt.Sprintf("drops by default in a chain of type %s, to which nodens adds no rules: let the local IPs pass", c.kind)
 	case c.owned:
-		return "drops by default, and a process owns its table and lets nobody add rules: let the local IPs pass there"
+		return "drops by default, and a process owns its table, so that no other can add rules: let the local IPs pass there"
 	case len(marked) > 0 && c.decides < c.index(marked[len(marked)-1]):
 		return "drops everything by a rule before those of nodens"
 	}
