@@ -195,7 +195,7 @@ func TestSeveredLinks(t *testing.T) {
 	check(t, r.Attach())
 	again.askAll(t, "target")
 	for _, h := range hooks() {
-		l, err := link.LoadPinnedLink(r.linkPath(h), nil)
+		l, err := link.LoadPinnedLink(r.links.path(h), nil)
 		check(t, err)
 		id, err := cgroupID(cfg.Cgroup)
 		check(t, err)
@@ -275,7 +275,7 @@ func TestTwoVersions(t *testing.T) {
 	})
 	old, err := openVersion(cfg, layoutVersion+1)
 	check(t, err)
-	old.timeout = patience
+	old.table.timeout = patience
 	defer old.Close()
 	check(t, old.Attach())
 	check(t, old.Alive())
@@ -312,7 +312,7 @@ func TestTeardown(t *testing.T) {
 		check(t, r.Attach())
 		check(t, r.Alive())
 		if version == layoutVersion {
-			check(t, os.Rename(r.linkPath(hooks()[0]), filepath.Join(r.dir, linksDir, "hook_of_tomorrow")))
+			check(t, os.Rename(r.links.path(hooks()[0]), filepath.Join(r.dir, linksDir, "hook_of_tomorrow")))
 		}
 	}
 	for range 2 {

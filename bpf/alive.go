@@ -32,7 +32,7 @@ func (r *Redirect) Alive() error {
 // takeOver replaces the services and the canary of another process by ours. The
 // caller holds mu.
 func (r *Redirect) takeOver() error {
-	if err := r.applyServices(); err != nil {
+	if err := r.table.apply(); err != nil {
 		return fmt.Errorf("redirect: %w", err)
 	}
 	r.beat.write()
@@ -53,7 +53,7 @@ func (r *Redirect) Beat() error {
 	if !r.alive {
 		return nil
 	}
-	holder, err := r.canaryCookie()
+	holder, err := canaryCookie(r.objs.Canary)
 	switch {
 	case err != nil:
 		return fmt.Errorf("redirect: beat: %w", err)
@@ -83,7 +83,7 @@ func (r *Redirect) Withdraw() error {
 	}
 	r.alive = false
 	// A child between fork and exec still holds the socket.
-	holder, lookupErr := r.canaryCookie()
+	holder, lookupErr := canaryCookie(r.objs.Canary)
 	if lookupErr == nil && holder == cookie {
 		lookupErr = r.objs.Canary.Delete(uint32(0))
 	}
@@ -96,10 +96,10 @@ func (r *Redirect) Withdraw() error {
 	return nil
 }
 
-// canaryCookie returns SO_COOKIE of the canary in the map, 0 if there is none.
-func (r *Redirect) canaryCookie() (uint64, error) {
+// canaryCookie returns SO_COOKIE of the canary in the map m, 0 if there is none.
+func canaryCookie(m *ebpf.Map) (uint64, error) {
 	var cookie uint64
-	err := r.objs.Canary.Lookup(uint32(0), &cookie)
+	err := m.Lookup(uint32(0), &cookie)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return 0, nil
 	}

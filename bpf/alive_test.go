@@ -36,7 +36,7 @@ func TestStoppedDaemon(t *testing.T) {
 	cfg.Timeout = 5 * time.Second
 	d := startDaemon(t, nil, p.ns, cfg)
 	o := openBeside(t, cfg.Redirect)
-	o.timeout = cfg.Timeout
+	o.table.timeout = cfg.Timeout
 	before := readHook(t, o, redirectHookHOOK_CONNECT4, redirectExitReasonEXIT_FALLBACK_HUNG)
 	d.signal(t, syscall.SIGSTOP)
 	waitAlive(t, o, false)

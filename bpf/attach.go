@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -56,43 +57,63 @@ func (r *Redirect) Attach() error {
 	if r.closed {
 		return errClosed
 	}
-	id, err := cgroupID(r.cgroup)
-	if err != nil {
+	if err := r.links.attach(); err != nil {
 		return fmt.Errorf("redirect: attach: %w", err)
+	}
+	others, err := otherVersions(r.pinDir, r.dir)
+	if err != nil {
+		return err
+	}
+	return detachForward(r.log, others)
+}
+
+// links attaches the programs to a cgroup and pins their links.
+type links struct {
+	cgroup   string // directory
+	dir      string // of the version
+	log      *slog.Logger
+	programs *redirectPrograms
+}
+
+// attach attaches all programs. After a failure it removes the links that it made.
+func (l *links) attach() error {
+	id, err := cgroupID(l.cgroup)
+	if err != nil {
+		return err
 	}
 	var made []string
 	for _, h := range hooks() {
-		fresh, err := r.attachHook(h, id)
+		fresh, err := l.attachHook(h, id)
 		if err != nil {
-			return errors.Join(fmt.Errorf("redirect: attach %s: %w", h.name, err), unpinAll(made))
+			return errors.Join(fmt.Errorf("%s: %w", h.name, err), unpinAll(made))
 		}
 		if fresh {
-			made = append(made, r.linkPath(h))
+			made = append(made, l.path(h))
 		}
 	}
-	return r.detachOtherVersions()
+	return nil
 }
 
-func (r *Redirect) linkPath(h hook) string { return filepath.Join(r.dir, linksDir, h.name) }
+func (l *links) path(h hook) string { return filepath.Join(l.dir, linksDir, h.name) }
 
 // attachHook attaches one program. fresh: no link was pinned before.
-func (r *Redirect) attachHook(h hook, id uint64) (fresh bool, err error) {
-	path := r.linkPath(h)
-	prog := h.program(&r.objs.redirectPrograms)
-	l, err := link.LoadPinnedLink(path, nil)
+func (l *links) attachHook(h hook, id uint64) (fresh bool, err error) {
+	path := l.path(h)
+	prog := h.program(l.programs)
+	pinned, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, os.ErrNotExist) {
-		return true, r.makeLink(h, prog, path)
+		return true, l.makeLink(h, prog, path)
 	}
 	if err != nil {
 		return false, explain("load pinned link", err)
 	}
-	defer l.Close()
-	intact, err := isLinkedTo(l, id)
+	defer pinned.Close()
+	intact, err := isLinkedTo(pinned, id)
 	if err != nil {
 		return false, err
 	}
 	if intact {
-		err := l.Update(prog)
+		err := pinned.Update(prog)
 		if err == nil {
 			return false, nil
 		}
@@ -100,8 +121,8 @@ func (r *Redirect) attachHook(h hook, id uint64) (fresh bool, err error) {
 			return false, explain("update link", err)
 		}
 	}
-	r.log.Warn("replacing a link whose cgroup was removed or differs", "hook", h.name, "cgroup", r.cgroup)
-	return false, r.makeLink(h, prog, path)
+	l.log.Warn("replacing a link whose cgroup was removed or differs", "hook", h.name, "cgroup", l.cgroup)
+	return false, l.makeLink(h, prog, path)
 }
 
 // isLinkedTo reports whether l is attached to the cgroup id. The id of a severed link
@@ -116,25 +137,25 @@ func isLinkedTo(l link.Link, id uint64) (bool, error) {
 }
 
 // makeLink attaches prog and pins the link at path. It replaces another pin there.
-func (r *Redirect) makeLink(h hook, prog *ebpf.Program, path string) error {
-	if err := checkAncestors(r.cgroup, h); err != nil {
+func (l *links) makeLink(h hook, prog *ebpf.Program, path string) error {
+	if err := checkAncestors(l.cgroup, h); err != nil {
 		return err
 	}
-	dir, err := os.Open(r.cgroup)
+	dir, err := os.Open(l.cgroup)
 	if err != nil {
 		return fmt.Errorf("open cgroup: %w", err)
 	}
 	defer dir.Close()
-	l, err := link.AttachRawLink(link.RawLinkOptions{Target: int(dir.Fd()), Program: prog, Attach: h.attach})
+	made, err := link.AttachRawLink(link.RawLinkOptions{Target: int(dir.Fd()), Program: prog, Attach: h.attach})
 	if err != nil {
-		return explain("attach to "+r.cgroup, err)
+		return explain("attach to "+l.cgroup, err)
 	}
-	defer l.Close()
+	defer made.Close()
 	aside := path + "-new"
 	if err := removePin(aside); err != nil {
 		return err
 	}
-	if err := l.Pin(aside); err != nil {
+	if err := made.Pin(aside); err != nil {
 		return explain("pin link", err)
 	}
 	if err := os.Rename(aside, path); err != nil {

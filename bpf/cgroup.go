@@ -67,15 +67,15 @@ func ancestors(dir string) ([]string, error) {
 	return above, nil
 }
 
-// isAbove reports whether id is the cgroup of the programs or one above it. The
+// isAbove reports whether id is the programs' cgroup or one above it. The
 // programs do not run for members of cgroups above, and to opt one out would opt
 // out all pods.
-func (r *Redirect) isAbove(id uint64) (bool, error) {
-	above, err := ancestors(r.cgroup)
+func isAbove(id uint64, cgroup string) (bool, error) {
+	above, err := ancestors(cgroup)
 	if err != nil {
 		return false, err
 	}
-	for _, dir := range append(above, r.cgroup) {
+	for _, dir := range append(above, cgroup) {
 		ino, _, err := inode(dir)
 		if err != nil {
 			return false, err

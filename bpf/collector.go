@@ -43,7 +43,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	c.collectExits(out)
 	c.collectAlive(out)
-	for vip, s := range c.r.services {
+	for vip, s := range c.r.table.services {
 		if !s.PassThrough {
 			out <- prometheus.MustNewConstMetric(c.fallbacks, prometheus.GaugeValue, float64(len(s.Fallbacks)), vip.String())
 		}
@@ -101,9 +101,9 @@ func (r *Redirect) state() (age time.Duration, alive bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
-	holder, err := r.canaryCookie()
+	holder, err := canaryCookie(r.objs.Canary)
 	if err != nil {
 		return 0, false, err
 	}
-	return age, holder != 0 && age <= r.timeout, nil
+	return age, holder != 0 && age <= r.table.timeout, nil
 }

@@ -111,7 +111,7 @@ func runDaemon() error {
 	if err != nil {
 		return err
 	}
-	r.timeout = cfg.Timeout
+	r.table.timeout = cfg.Timeout
 	probe, err := serveInDescriptor3(cfg)
 	if err != nil {
 		return err

@@ -216,7 +216,7 @@ func TestDaemonIsExempt(t *testing.T) {
 	check(t, err)
 	// As OpenRedirect does for a process in that cgroup.
 	check(t, r.objs.OptedOut.Put(id, optedOutAsSelf))
-	check(t, r.updateOptedOut())
+	check(t, r.exempts.updateSettings())
 	p.ask(t, shapes()[0], "itself")
 	check(t, r.Alive())
 	p.ask(t, shapes()[0], "itself")
@@ -249,7 +249,7 @@ func TestPreciseClock(t *testing.T) {
 	p := newPod(t)
 	r := open(t, p.config(t))
 	check(t, r.objs.Close())
-	check(t, r.loadWith(false))
+	check(t, loadWith(&r.objs, r.dir, false))
 	check(t, r.Attach())
 	check(t, r.Alive())
 	p.askAll(t, "target")

@@ -68,8 +68,9 @@ func inspect(dir string, ours bool) (Pinned, error) {
 	err = errors.Join(
 		withMap(dir, redirectMapConfig, func(m *ebpf.Map) error { return m.Lookup(uint32(0), &set) }),
 		withMap(dir, redirectMapHeartbeat, func(m *ebpf.Map) error { return m.Lookup(uint32(0), &beat) }),
-		withMap(dir, redirectMapCanary, func(m *ebpf.Map) (err error) {
-			p.Canary, err = hasCanary(m)
+		withMap(dir, redirectMapCanary, func(m *ebpf.Map) error {
+			cookie, err := canaryCookie(m)
+			p.Canary = cookie != 0
 			return err
 		}),
 		withMap(dir, redirectMapServices, func(m *ebpf.Map) (err error) {
@@ -130,15 +131,6 @@ func withMap(dir, name string, f func(*ebpf.Map) error) error {
 		return explain("read map "+name, err)
 	}
 	return nil
-}
-
-func hasCanary(m *ebpf.Map) (bool, error) {
-	var cookie uint64
-	err := m.Lookup(uint32(0), &cookie)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, nil
-	}
-	return err == nil, err
 }
 
 func listServices(m *ebpf.Map) ([]Service, error) {

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -17,19 +16,19 @@ import (
 // Redirect holds the loaded programs and their pinned maps. Its methods are safe for
 // concurrent use.
 type Redirect struct {
-	cgroup  string
-	pinDir  string
-	dir     string // of this version, below pinDir
-	timeout time.Duration
-	log     *slog.Logger
-	objs    redirectObjects
+	pinDir string
+	dir    string // of this version, below pinDir
+	log    *slog.Logger
+	objs   redirectObjects
 
-	mu       sync.Mutex
-	canary   *canary // nil once withdrawn or closed
-	alive    bool    // the canary is in the map
-	beat     beat
-	services map[netip.AddrPort]Service // by VIP
-	closed   bool
+	mu      sync.Mutex // guards what follows
+	canary  *canary    // nil once withdrawn or closed
+	alive   bool       // the canary is in the map
+	beat    beat
+	table   serviceTable
+	exempts exemptions
+	links   links
+	closed  bool
 }
 
 // OpenRedirect loads the programs and creates the pinned maps, or adopts those of a
@@ -51,17 +50,15 @@ func openVersion(cfg RedirectConfig, version int) (*Redirect, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redirect: %w", err)
 	}
-	r := &Redirect{
-		cgroup:   cfg.Cgroup,
-		pinDir:   cfg.PinDir,
-		dir:      versionDir(cfg.PinDir, version),
-		timeout:  cfg.HeartbeatTimeout,
-		log:      cfg.Logger,
-		canary:   own,
+	r := &Redirect{pinDir: cfg.PinDir, dir: versionDir(cfg.PinDir, version), log: cfg.Logger, canary: own}
+	r.exempts = exemptions{cgroup: cfg.Cgroup, maps: &r.objs.redirectMaps}
+	r.links = links{cgroup: cfg.Cgroup, dir: r.dir, log: r.log, programs: &r.objs.redirectPrograms}
+	r.table = serviceTable{
+		maps: &r.objs.redirectMaps, exempts: &r.exempts, log: r.log, timeout: cfg.HeartbeatTimeout,
 		services: make(map[netip.AddrPort]Service, len(cfg.Services)),
 	}
 	for _, s := range cfg.Services {
-		r.services[s.VIP] = s
+		r.table.services[s.VIP] = s
 	}
 	if err := r.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("redirect: %w", err), r.Close())
@@ -70,7 +67,7 @@ func openVersion(cfg RedirectConfig, version int) (*Redirect, error) {
 }
 
 func (r *Redirect) open() error {
-	if _, err := cgroupID(r.cgroup); err != nil {
+	if _, err := cgroupID(r.links.cgroup); err != nil {
 		return err
 	}
 	if err := makePinDirs(r.dir); err != nil {
@@ -79,17 +76,17 @@ func (r *Redirect) open() error {
 	if err := rlimit.RemoveMemlock(); err != nil { // does nothing on Linux 5.11 and later
 		return explain("lift the limit of locked memory", err)
 	}
-	if err := r.load(); err != nil {
+	if err := loadObjects(&r.objs, r.dir); err != nil {
 		return err
 	}
 	var err error
 	if r.beat, err = openBeat(r.objs.Heartbeat); err != nil {
 		return err
 	}
-	if err := r.exemptSelf(); err != nil {
+	if err := r.exempts.addSelf(); err != nil {
 		return err
 	}
-	holder, err := r.canaryCookie()
+	holder, err := canaryCookie(r.objs.Canary)
 	if err != nil {
 		return err
 	}
@@ -97,29 +94,30 @@ func (r *Redirect) open() error {
 		r.log.Info("another process is alive: its services stay until this process takes over", "pin_dir", r.dir)
 		return nil
 	}
-	return r.applyServices()
+	return r.table.apply()
 }
 
-// load uses the precise clock if the kernel has no coarse one (Linux 5.10).
-func (r *Redirect) load() error {
-	err := r.loadWith(true)
+// loadObjects loads the programs and maps. It uses the precise clock if the kernel has no
+// coarse one (Linux 5.10).
+func loadObjects(objs *redirectObjects, dir string) error {
+	err := loadWith(objs, dir, true)
 	if err == nil {
 		return nil
 	}
 	probe := features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnKtimeGetCoarseNs)
 	if errors.Is(probe, ebpf.ErrNotSupported) {
-		err = r.loadWith(false)
+		err = loadWith(objs, dir, false)
 	}
 	if err == nil {
 		return nil
 	}
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		return fmt.Errorf("load: %w: %s holds maps with another layout, remove them with nodens teardown", err, r.dir)
+		return fmt.Errorf("load: %w: %s holds maps with another layout, remove them with nodens teardown", err, dir)
 	}
 	return explain("load", err)
 }
 
-func (r *Redirect) loadWith(coarseClock bool) error {
+func loadWith(objs *redirectObjects, dir string, coarseClock bool) error {
 	spec, err := loadRedirect()
 	if err != nil {
 		return err
@@ -134,7 +132,7 @@ func (r *Redirect) loadWith(coarseClock bool) error {
 			return err
 		}
 	}
-	return spec.LoadAndAssign(&r.objs, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: r.dir}})
+	return spec.LoadAndAssign(objs, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: dir}})
 }
 
 // Close withdraws and closes all file descriptors. The pins stay: programs send

@@ -22,10 +22,10 @@ func (r *Redirect) OptOut(cgroupID uint64) error {
 	if r.closed {
 		return errClosed
 	}
-	if err := r.objs.OptedOut.Put(cgroupID, optedOutByCaller); err != nil {
+	if err := r.exempts.maps.OptedOut.Put(cgroupID, optedOutByCaller); err != nil {
 		return explain("redirect: opt out", err)
 	}
-	return r.updateOptedOut()
+	return r.exempts.updateSettings()
 }
 
 // OptIn reverts OptOut. An id that has not opted out is no error.
@@ -35,11 +35,11 @@ func (r *Redirect) OptIn(cgroupID uint64) error {
 	if r.closed {
 		return errClosed
 	}
-	err := r.objs.OptedOut.Delete(cgroupID)
+	err := r.exempts.maps.OptedOut.Delete(cgroupID)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return explain("redirect: opt in", err)
 	}
-	return r.updateOptedOut()
+	return r.exempts.updateSettings()
 }
 
 // OptedOut returns the ids that this process and its predecessors opted out.
@@ -49,7 +49,7 @@ func (r *Redirect) OptedOut() ([]uint64, error) {
 	if r.closed {
 		return nil, errClosed
 	}
-	all, err := r.optedOut()
+	all, err := r.exempts.optedOut()
 	if err != nil {
 		return nil, fmt.Errorf("redirect: %w", err)
 	}
@@ -62,11 +62,11 @@ func (r *Redirect) OptedOut() ([]uint64, error) {
 	return ids, nil
 }
 
-func (r *Redirect) optedOut() (map[uint64]uint8, error) {
+func (e *exemptions) optedOut() (map[uint64]uint8, error) {
 	ids := map[uint64]uint8{}
 	var id uint64
 	var by uint8
-	iter := r.objs.OptedOut.Iterate()
+	iter := e.maps.OptedOut.Iterate()
 	for iter.Next(&id, &by) {
 		ids[id] = by
 	}
@@ -76,19 +76,19 @@ func (r *Redirect) optedOut() (map[uint64]uint8, error) {
 	return ids, nil
 }
 
-// updateOptedOut changes only one field of the settings: the others may belong to
+// updateSettings changes only one field of the settings: the others may belong to
 // another process.
-func (r *Redirect) updateOptedOut() error {
-	ids, err := r.optedOut()
+func (e *exemptions) updateSettings() error {
+	ids, err := e.optedOut()
 	if err != nil {
 		return fmt.Errorf("redirect: %w", err)
 	}
 	var set redirectSettings
-	if err := r.objs.Config.Lookup(uint32(0), &set); err != nil {
+	if err := e.maps.Config.Lookup(uint32(0), &set); err != nil {
 		return explain("redirect: look up settings", err)
 	}
 	set.OptedOut = min(uint32(len(ids)), 1)
-	if err := r.objs.Config.Put(uint32(0), &set); err != nil {
+	if err := e.maps.Config.Put(uint32(0), &set); err != nil {
 		return explain("redirect: put settings", err)
 	}
 	return nil

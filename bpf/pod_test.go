@@ -78,7 +78,7 @@ func openBeside(t testing.TB, cfg RedirectConfig) *Redirect {
 	t.Helper()
 	r, err := OpenRedirect(cfg)
 	check(t, err)
-	r.timeout = patience // Alive puts it into force
+	r.table.timeout = patience // Alive puts it into force
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)

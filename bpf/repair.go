@@ -25,22 +25,31 @@ func (r *Redirect) severed() (bool, error) {
 	if r.closed {
 		return false, errClosed
 	}
-	if others, err := r.otherVersions(); err != nil || len(others) > 0 {
+	if others, err := otherVersions(r.pinDir, r.dir); err != nil || len(others) > 0 {
 		return false, err
 	}
-	if _, err := cgroupID(r.cgroup); err != nil {
+	severed, err := r.links.severed()
+	if err != nil {
 		return false, fmt.Errorf("redirect: repair: %w", err)
 	}
+	return severed, nil
+}
+
+// severed reports whether a pinned link is severed while the cgroup exists.
+func (l *links) severed() (bool, error) {
+	if _, err := cgroupID(l.cgroup); err != nil {
+		return false, err
+	}
 	for _, h := range hooks() {
-		l, err := link.LoadPinnedLink(r.linkPath(h), nil)
+		pinned, err := link.LoadPinnedLink(l.path(h), nil)
 		if errors.Is(err, os.ErrNotExist) {
 			return false, nil
 		}
 		if err != nil {
-			return false, explain("redirect: load pinned link", err)
+			return false, explain("load pinned link", err)
 		}
-		severed, err := isLinkedTo(l, 0)
-		_ = l.Close()
+		severed, err := isLinkedTo(pinned, 0)
+		_ = pinned.Close()
 		if severed || err != nil {
 			return severed, err
 		}

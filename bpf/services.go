@@ -3,40 +3,52 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 )
 
-// applyServices writes r's services and settings to the pinned maps and removes other
-// services. The caller holds mu, or r is not shared yet.
-func (r *Redirect) applyServices() error {
-	for vip, s := range r.services {
-		if err := r.putService(vip, s); err != nil {
+// serviceTable is what the pinned maps say while this process holds the canary. The
+// owner holds the lock of its Redirect.
+type serviceTable struct {
+	maps     *redirectMaps
+	exempts  *exemptions
+	log      *slog.Logger
+	timeout  time.Duration              // of the heartbeat
+	services map[netip.AddrPort]Service // by VIP
+}
+
+// apply writes the services and settings to the pinned maps and removes other
+// services.
+func (t *serviceTable) apply() error {
+	for vip, s := range t.services {
+		if err := t.put(vip, s); err != nil {
 			return err
 		}
 	}
-	if err := r.putSettings(); err != nil {
+	if err := t.putSettings(); err != nil {
 		return err
 	}
-	return r.removeOtherServices()
+	return t.removeOthers()
 }
 
-// putService keeps a predecessor's fallbacks if s has none.
-func (r *Redirect) putService(vip netip.AddrPort, s Service) error {
+// put keeps a predecessor's fallbacks if s has none.
+func (t *serviceTable) put(vip netip.AddrPort, s Service) error {
 	if len(s.Fallbacks) == 0 && !s.PassThrough {
-		old, err := r.pinnedFallbacks(vip)
+		old, err := t.pinnedFallbacks(vip)
 		if err != nil {
 			return err
 		}
 		if s.Fallbacks = old; old != nil {
-			r.log.Info("adopted a predecessor's fallbacks", "vip", vip, "endpoints", old)
-			r.services[vip] = s
+			t.log.Info("adopted a predecessor's fallbacks", "vip", vip, "endpoints", old)
+			t.services[vip] = s
 		}
 	}
 	value := s.value()
-	if err := r.objs.Services.Put(toEndpoint(vip), &value); err != nil {
+	if err := t.maps.Services.Put(toEndpoint(vip), &value); err != nil {
 		return explain(fmt.Sprintf("put service %s", vip), err)
 	}
 	return nil
@@ -57,9 +69,9 @@ func (s *Service) value() redirectService {
 	return v
 }
 
-func (r *Redirect) pinnedFallbacks(vip netip.AddrPort) ([]netip.AddrPort, error) {
+func (t *serviceTable) pinnedFallbacks(vip netip.AddrPort) ([]netip.AddrPort, error) {
 	var v redirectService
-	err := r.objs.Services.Lookup(toEndpoint(vip), &v)
+	err := t.maps.Services.Lookup(toEndpoint(vip), &v)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil, nil
 	}
@@ -73,10 +85,10 @@ func (r *Redirect) pinnedFallbacks(vip netip.AddrPort) ([]netip.AddrPort, error)
 	return eps, nil
 }
 
-func (r *Redirect) putSettings() error {
-	set := redirectSettings{HeartbeatTimeout: uint64(r.timeout.Nanoseconds())}
+func (t *serviceTable) putSettings() error {
+	set := redirectSettings{HeartbeatTimeout: uint64(t.timeout.Nanoseconds())}
 	var ports []uint16
-	for vip := range r.services {
+	for vip := range t.services {
 		if !slices.Contains(ports, vip.Port()) {
 			ports = append(ports, vip.Port())
 		}
@@ -84,26 +96,26 @@ func (r *Redirect) putSettings() error {
 	for i, port := range ports {
 		set.Ports[i] = networkPort(port)
 	}
-	ids, err := r.optedOut()
+	ids, err := t.exempts.optedOut()
 	if err != nil {
 		return err
 	}
 	if len(ids) > 0 {
 		set.OptedOut = 1
 	}
-	if err := r.objs.Config.Put(uint32(0), &set); err != nil {
+	if err := t.maps.Config.Put(uint32(0), &set); err != nil {
 		return explain("put settings", err)
 	}
 	return nil
 }
 
-func (r *Redirect) removeOtherServices() error {
+func (t *serviceTable) removeOthers() error {
 	var key redirectEndpoint
 	var value redirectService
 	var stale []netip.AddrPort
-	iter := r.objs.Services.Iterate()
+	iter := t.maps.Services.Iterate()
 	for iter.Next(&key, &value) {
-		if vip := fromEndpoint(key); r.services[vip].VIP != vip {
+		if vip := fromEndpoint(key); t.services[vip].VIP != vip {
 			stale = append(stale, vip)
 		}
 	}
@@ -111,10 +123,10 @@ func (r *Redirect) removeOtherServices() error {
 		return explain("list services", err)
 	}
 	for _, vip := range stale {
-		if err := r.objs.Services.Delete(toEndpoint(vip)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := t.maps.Services.Delete(toEndpoint(vip)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return explain(fmt.Sprintf("remove service %s", vip), err)
 		}
-		r.log.Info("removed a predecessor's service", "vip", vip)
+		t.log.Info("removed a predecessor's service", "vip", vip)
 	}
 	return nil
 }
@@ -130,7 +142,7 @@ func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) 
 	if r.closed {
 		return errClosed
 	}
-	s, ok := r.services[vip]
+	s, ok := r.table.services[vip]
 	if !ok || s.PassThrough {
 		return fmt.Errorf("redirect: set fallbacks of %s: not a service that has fallbacks", vip)
 	}
@@ -139,12 +151,12 @@ func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) 
 		return fmt.Errorf("redirect: set fallbacks of %s: %w", vip, err)
 	}
 	for _, ap := range used {
-		if _, ok := r.services[ap]; ok {
+		if _, ok := r.table.services[ap]; ok {
 			return fmt.Errorf("redirect: set fallbacks of %s: %s is redirected itself", vip, ap)
 		}
 	}
 	s.Fallbacks = used
-	r.services[vip] = s
+	r.table.services[vip] = s
 	if held, err := r.isHeldByOther(); held || err != nil {
 		return err
 	}
@@ -157,6 +169,6 @@ func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) 
 
 // isHeldByOther reports whether another process holds the canary. The caller holds mu.
 func (r *Redirect) isHeldByOther() (bool, error) {
-	holder, err := r.canaryCookie()
+	holder, err := canaryCookie(r.objs.Canary)
 	return holder != 0 && (r.canary == nil || holder != r.canary.cookie), err
 }

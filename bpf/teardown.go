@@ -3,22 +3,18 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
 
-// detachOtherVersions detaches the forward programs of other versions. The caller
-// holds mu.
-func (r *Redirect) detachOtherVersions() error {
-	others, err := r.otherVersions()
-	if err != nil {
-		return err
-	}
+// detachForward detaches the forward programs of other versions.
+func detachForward(log *slog.Logger, others []string) error {
 	var errs []error
 	for _, dir := range others {
-		r.log.Info("taking over from another version", "dir", dir)
+		log.Info("taking over from another version", "dir", dir)
 		errs = append(errs, removeLinks(dir, func(h hook) bool { return h.forward }))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -32,7 +28,7 @@ func (r *Redirect) detachOtherVersions() error {
 func (r *Redirect) RemoveOtherVersions() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	others, err := r.otherVersions()
+	others, err := otherVersions(r.pinDir, r.dir)
 	if err != nil {
 		return err
 	}
@@ -46,14 +42,15 @@ func (r *Redirect) RemoveOtherVersions() error {
 	return nil
 }
 
-func (r *Redirect) otherVersions() ([]string, error) {
-	all, err := versions(r.pinDir)
+// otherVersions returns the directories of versions other than own.
+func otherVersions(pinDir, own string) ([]string, error) {
+	all, err := versions(pinDir)
 	if err != nil {
 		return nil, fmt.Errorf("redirect: %w", err)
 	}
 	var others []string
 	for _, dir := range all {
-		if dir != r.dir {
+		if dir != own {
 			others = append(others, dir)
 		}
 	}
