@@ -86,27 +86,32 @@ func answers(t *testing.T, c *cluster, label string) {
 	}
 }
 
-// failsInTime sends one query over UDP and TCP. It expects SERVFAIL before a
-// stub's timeout, with an EDE if the query has OPT.
+// failsInTime sends one query over UDP, one over TCP and one without OPT, all at
+// once. It expects SERVFAIL before a stub's timeout, with an EDE if the query has
+// OPT.
 func failsInTime(t *testing.T, c *cluster, label string) {
 	t.Helper()
-	for i, opts := range [][]string{{"+notcp"}, {"+tcp"}, {"+noedns"}} {
-		name := fmt.Sprintf("%s%d.lab.example", label, i)
-		if i == 0 {
-			name = label + ".lab.example"
+	t.Run(label, func(t *testing.T) {
+		for i, opts := range []string{"+notcp", "+tcp", "+noedns"} {
+			t.Run(opts, func(t *testing.T) {
+				t.Parallel()
+				name := fmt.Sprintf("%s%d.lab.example", label, i)
+				if i == 0 {
+					name = label + ".lab.example"
+				}
+				// dig takes its timeout in whole seconds.
+				d := dig(t, c.pod, localIP, name, "A", fmt.Sprintf("+timeout=%d", int(stubTimeout/time.Second)), opts)
+				if d.Status != "SERVFAIL" {
+					t.Errorf("%s, want SERVFAIL:\n%s", d.Status, d.Text)
+				}
+				// No Reachable Authority, Network Error.
+				ede := strings.Contains(d.Text, "; EDE: 22") || strings.Contains(d.Text, "; EDE: 23")
+				if want := opts != "+noedns"; ede != want {
+					t.Errorf("EDE 22 or 23 in the reply: %t, want %t:\n%s", ede, want, d.Text)
+				}
+			})
 		}
-		// dig takes its timeout in whole seconds.
-		args := append([]string{name, "A", fmt.Sprintf("+timeout=%d", int(stubTimeout/time.Second))}, opts...)
-		d := dig(t, c.pod, localIP, args...)
-		if d.Status != "SERVFAIL" {
-			t.Errorf("dig %v: %s, want SERVFAIL:\n%s", args, d.Status, d.Text)
-		}
-		// No Reachable Authority, Network Error.
-		ede := strings.Contains(d.Text, "; EDE: 22") || strings.Contains(d.Text, "; EDE: 23")
-		if want := opts[0] != "+noedns"; ede != want {
-			t.Errorf("dig %v: EDE 22 or 23 in the reply: %t, want %t:\n%s", args, ede, want, d.Text)
-		}
-	}
+	})
 }
 
 // waitForRecovery sends queries for a name with a cached failure until it gets an
