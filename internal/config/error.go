@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Error is an error in a Corefile. Parse reports every independent error, joined
@@ -17,10 +18,15 @@ type Error struct {
 // Error returns "file:line: directive: reason", or "file:line: reason" without a
 // directive.
 func (e *Error) Error() string {
-	if e.Directive == "" {
-		return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
+	const longest = 1000 // bytes; a reason may quote a word of megabytes
+	text := e.Err.Error()
+	if len(text) > longest {
+		text = strings.ToValidUTF8(text[:longest], "") + "…"
 	}
-	return fmt.Sprintf("%s:%d: %s: %v", e.File, e.Line, e.Directive, e.Err)
+	if e.Directive == "" {
+		return fmt.Sprintf("%s:%d: %s", e.File, e.Line, text)
+	}
+	return fmt.Sprintf("%s:%d: %s: %s", e.File, e.Line, e.Directive, text)
 }
 
 func (e *Error) Unwrap() error { return e.Err }

@@ -150,7 +150,7 @@ func (c *corefiles) render(name, text string, k config.KubeDNS) (*config.Config,
 // hostSource returns the files and the environment of this process.
 func hostSource(getenv func(string) string) config.Source {
 	dir, _ := os.Getwd()
-	return config.Source{Files: os.DirFS("/"), Dir: dir, Getenv: getenv}
+	return config.Source{Files: watch.Root{}, Dir: dir, Getenv: getenv}
 }
 
 // serviceEnv names the environment variable by which the kubelet gives pods the

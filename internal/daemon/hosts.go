@@ -28,7 +28,8 @@ func newHostsFile(b *config.Block, log *slog.Logger) (*hostsFile, error) {
 	hosts, err := upstream.NewHosts(upstream.HostsConfig{
 		Path: h.Path, Zones: zonesOr(h.Zones, b), Inline: inline, TTL: h.TTL,
 		NoReverse: h.NoReverse, Fallthrough: h.Fallthrough,
-		FallthroughUnsupported: h.FallthroughUnsupported, ReadFile: watch.ReadFile, Logger: log,
+		FallthroughUnsupported: h.FallthroughUnsupported, Logger: log,
+		ReadFile: func(path string) ([]byte, error) { return watch.ReadFile(path, watch.MaxHosts) },
 	})
 	return &hostsFile{hosts: hosts, path: h.Path, content: read, interval: h.Reload}, err
 }

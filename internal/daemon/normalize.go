@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
-	"os"
 	"slices"
 	"time"
 
@@ -31,8 +31,8 @@ type searchList struct {
 // A missing file has an empty list.
 func readSearch(path string) (searchList, error) {
 	s := searchList{path: path, content: watch.SumOf([]string{path})}
-	text, err := watch.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
+	text, err := watch.ReadFile(path, watch.MaxResolvConf)
+	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -213,7 +212,7 @@ func (p *pools) endpoints(f *config.Forward) ([]upstream.Endpoint, error) {
 // fromResolvConf reads the upstreams of one file. It ignores our own addresses: the
 // host may use the node cache for its own lookups.
 func (p *pools) fromResolvConf(path string) ([]upstream.Endpoint, error) {
-	text, err := watch.ReadFile(path)
+	text, err := watch.ReadFile(path, watch.MaxResolvConf)
 	if err != nil {
 		return nil, err
 	}
@@ -257,14 +256,14 @@ func tlsConfig(f *config.Forward) (*tls.Config, error) {
 		return c, nil
 	}
 	if f.TLS.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(f.TLS.Cert, f.TLS.Key)
+		pair, err := keyPair(f.TLS)
 		if err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
 	if f.TLS.CA != "" {
-		pem, err := os.ReadFile(f.TLS.CA)
+		pem, err := watch.ReadFile(f.TLS.CA, watch.MaxPEM)
 		if err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
@@ -274,4 +273,16 @@ func tlsConfig(f *config.Forward) (*tls.Config, error) {
 		}
 	}
 	return c, nil
+}
+
+func keyPair(f *config.TLS) (tls.Certificate, error) {
+	cert, err := watch.ReadFile(f.Cert, watch.MaxPEM)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := watch.ReadFile(f.Key, watch.MaxPEM)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, key)
 }

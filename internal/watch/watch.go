@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -27,19 +28,20 @@ type Sum [sha256.Size]byte
 func SumOf(paths []string) Sum {
 	h := sha256.New()
 	for _, p := range paths {
-		b, err := ReadFile(p)
-		fmt.Fprintf(h, "%s\x00%d\x00%t\x00", p, len(b), err == nil)
-		h.Write(b)
+		n, err := sumFile(h, p)
+		fmt.Fprintf(h, "\x00%s\x00%d\x00%t\x00", p, n, err == nil)
 	}
 	return Sum(h.Sum(nil))
 }
 
-// ReadFile is os.ReadFile, but it refuses a FIFO: opening one would block.
-func ReadFile(path string) ([]byte, error) {
-	if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeNamedPipe != 0 {
-		return nil, fmt.Errorf("open %s: it is a FIFO", path)
+// sumFile adds the content of a file to h.
+func sumFile(h io.Writer, path string) (int64, error) {
+	f, err := open(path)
+	if err != nil {
+		return 0, err
 	}
-	return os.ReadFile(path)
+	defer f.Close()
+	return io.Copy(h, io.LimitReader(f, MaxHosts+1))
 }
 
 // Files calls changed whenever the content of paths changes, until ctx is done. last

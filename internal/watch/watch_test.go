@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -125,19 +124,5 @@ func TestChangeBeforeWatch(t *testing.T) {
 	called := false
 	if err := Files(ctx, []string{path}, read, 0, func() { called = true; cancel() }); err != nil || !called {
 		t.Errorf("called %t, error %v", called, err)
-	}
-}
-
-// TestFIFO checks that neither reading nor watching a FIFO blocks.
-func TestFIFO(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "fifo")
-	if err := syscall.Mkfifo(path, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if text, err := ReadFile(path); err == nil {
-		t.Errorf("read %q", text)
-	}
-	if SumOf([]string{path}) != SumOf([]string{path}) {
-		t.Error("the sum of a FIFO changes")
 	}
 }
