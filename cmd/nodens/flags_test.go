@@ -155,16 +155,16 @@ func TestFlagsReach(t *testing.T) {
 	}
 }
 
-// A flag that is gone gets an error that names the directive and its option.
+// A removed flag gets an error that names the directive and its option.
 func TestRemovedFlags(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"-redirect", "auto"}, `the flag -redirect is gone: write "redirect auto" into a server block of the Corefile, see docs/cilium.md`},
-		{[]string{"--redirect=on"}, `the flag -redirect is gone: write "redirect auto"`},
-		{[]string{"-redirect-fallback", "10.0.2.7"}, `the flag -redirect-fallback is gone: write "redirect auto { fallback … }"`},
-		{[]string{"-localip", "169.254.20.10", "-redirect-heartbeat=400ms"}, `the flag -redirect-heartbeat is gone: write "redirect auto { heartbeat … }"`},
+		{[]string{"-redirect", "auto"}, `the flag -redirect was removed: write "redirect auto" into a server block of the Corefile, see docs/cilium.md`},
+		{[]string{"--redirect=on"}, `the flag -redirect was removed: write "redirect auto"`},
+		{[]string{"-redirect-fallback", "10.0.2.7"}, `the flag -redirect-fallback was removed: write "redirect auto { fallback … }"`},
+		{[]string{"-localip", "169.254.20.10", "-redirect-heartbeat=400ms"}, `the flag -redirect-heartbeat was removed: write "redirect auto { heartbeat … }"`},
 	} {
 		for _, parse := range []func(io.Writer) error{
 			func(w io.Writer) error { _, err := parseFlags(tc.args, w); return err },
@@ -182,7 +182,7 @@ func TestRemovedFlags(t *testing.T) {
 	fs := new(flags).set()
 	for name := range removedFlags {
 		if fs.Lookup(name) != nil {
-			t.Errorf("-%s is gone and is a flag", name)
+			t.Errorf("-%s was removed and is a flag", name)
 		}
 	}
 }

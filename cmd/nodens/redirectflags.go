@@ -43,13 +43,13 @@ var removedFlags = map[string]string{
 	"redirect-heartbeat": "redirect auto { heartbeat … }",
 }
 
-// checkRemoved returns an error that says what to write instead of a flag that is
-// gone.
+// checkRemoved returns an error that says what to write instead of a removed
+// flag.
 func checkRemoved(args []string) error {
 	for _, arg := range args {
 		name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
 		if instead, ok := removedFlags[name]; ok && strings.HasPrefix(arg, "-") {
-			return fmt.Errorf("the flag -%s is gone: write %q into a server block of the Corefile, see docs/cilium.md", name, instead)
+			return fmt.Errorf("the flag -%s was removed: write %q into a server block of the Corefile, see docs/cilium.md", name, instead)
 		}
 	}
 	return nil
