@@ -36,6 +36,16 @@
 {{- if ne $mode $.Values.redirect.mode }}
 {{- fail (printf "redirect.mode is %s, but config.customConfig sets redirection to %s: write `redirect %s` into config.customConfig, or set redirect.mode to %s" $.Values.redirect.mode $mode $.Values.redirect.mode $mode) }}
 {{- end }}
+{{- if include "nodens.redirects" $ }}
+{{- $r := $.Values.redirect }}
+{{- if or $r.fallbacks $r.uplinks (ne (int $r.port) 20053) }}
+{{- fail "redirect.fallbacks, redirect.uplinks and redirect.port are not used with config.customConfig: write fallback, uplink and target into its redirect directive" }}
+{{- end }}
+{{- /* The value mounts the logs of pods, the option uses them. */}}
+{{- if ne (empty $r.optOut) (not (regexMatch "(?m)^[ \t]*opt_out[ \t]" (tpl . $))) }}
+{{- fail "with config.customConfig, set both redirect.optOut and the option opt_out of its redirect directive, or neither" }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- if ne (include "nodens.redirectMode" (tpl $c.extraServerBlocks .)) "off" }}
 {{- fail "config.extraServerBlocks has a redirect directive: set the values under redirect instead" }}
