@@ -43,7 +43,7 @@ func (t *serviceTable) put(vip netip.AddrPort, s Service) error {
 			return err
 		}
 		if s.Fallbacks = old; old != nil {
-			t.log.Info("adopted a predecessor's fallbacks", "vip", vip, "endpoints", old)
+			t.log.Info("adopted a predecessor's fallbacks", "service", vip, "fallbacks", old)
 			t.services[vip] = s
 		}
 	}
@@ -126,7 +126,7 @@ func (t *serviceTable) removeOthers() error {
 		if err := t.maps.Services.Delete(toEndpoint(vip)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return explain(fmt.Sprintf("remove service %s", vip), err)
 		}
-		t.log.Info("removed a predecessor's service", "vip", vip)
+		t.log.Info("removed a predecessor's service", "service", vip)
 	}
 	return nil
 }

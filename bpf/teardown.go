@@ -14,7 +14,7 @@ import (
 func detachForward(log *slog.Logger, others []string) error {
 	var errs []error
 	for _, dir := range others {
-		log.Info("taking over from another version", "dir", dir)
+		log.Info("taking over from another version", "pin_dir", dir)
 		errs = append(errs, removeLinks(dir, func(h hook) bool { return h.forward }))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -64,7 +64,7 @@ func dropPrivileges(needed capabilities, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("%w; set -keep-privileges to start without this", err)
 	}
-	log.Info("privileges dropped", "left", kept)
+	log.Info("privileges dropped", "capabilities", kept)
 	return nil
 }
 

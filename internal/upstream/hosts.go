@@ -69,7 +69,7 @@ func NewHosts(c HostsConfig) (*Hosts, error) {
 	text, err := h.read()
 	if errors.Is(err, fs.ErrNotExist) {
 		h.missing = true
-		c.Logger.Warn("hosts file does not exist", "path", c.Path)
+		c.Logger.Warn("hosts file does not exist", "file", c.Path)
 	} else if err != nil {
 		return nil, fmt.Errorf("hosts: %w", err)
 	}

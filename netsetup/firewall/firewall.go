@@ -98,7 +98,7 @@ func (f *Firewall) Ensure(ctx context.Context) error {
 func (f *Firewall) log(d Drop) {
 	if !f.logged[d.What] {
 		f.logged[d.What] = true
-		f.id.Log.Warn("a firewall may drop DNS to the local IPs", "what", d.What, "why", d.Why)
+		f.id.Log.Warn("a firewall may drop DNS to the local IPs", "firewall", d.What, "reason", d.Why)
 	}
 }
 
