@@ -91,14 +91,14 @@ func (x *exchange) askClientSource(ctx context.Context, c ClientSource) (sourced
 
 // store keeps the reply of the sources, or their failure, unless it is
 // private. It returns the answer for the clients. An exchange that was refused
-// for lack of resources in this process says nothing about the name, so that
-// failure is not kept.
+// for lack of resources in this process, or because every upstream is down, says
+// nothing about the name, so that failure is not kept.
 func (x *exchange) store(r sourced, err error) answer {
 	z := x.zone
 	keep := z.Cache != nil && !x.private
 	if err != nil {
 		z.Errors.write(z.Name, x.m, err)
-		if keep && !errors.Is(err, upstream.ErrOverloaded) {
+		if keep && !errors.Is(err, upstream.ErrOverloaded) && !errors.Is(err, upstream.ErrDown) {
 			_, perr := z.Cache.PutFailure(x.key, new(dns.Msg).SetRcode(x.m, dns.RcodeServerFailure))
 			err = errors.Join(err, perr)
 		}

@@ -257,13 +257,13 @@ func TestTooManyMissesGetServfail(t *testing.T) {
 	}
 }
 
-// TestOverloadIsNotStored: a question that failed because of an overload of this
-// process is asked again. A failure of upstream is stored.
+// TestOverloadIsNotStored: a question that was not sent, because of an overload of
+// this process or an outage, is asked again. A failure of upstream is stored.
 func TestOverloadIsNotStored(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
 		want int
-	}{{upstream.ErrOverloaded, dns.RcodeSuccess}, {errors.New("down"), dns.RcodeServerFailure}} {
+	}{{upstream.ErrOverloaded, dns.RcodeSuccess}, {upstream.ErrDown, dns.RcodeSuccess}, {errors.New("down"), dns.RcodeServerFailure}} {
 		var asked atomic.Int32
 		now := time.Now()
 		clock := func() time.Time { return now }

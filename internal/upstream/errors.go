@@ -10,14 +10,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ErrNotMine says that the question belongs to another source: the name is
-// outside the zones of this one, or is not known here and falls through.
+// ErrNotMine says that the question is for another source: the name is outside
+// the zones of this one, or unknown here and falls through.
 var ErrNotMine = errors.New("the question is for another source")
 
-// ErrNoNameserver says that a resolv.conf names no server.
+// ErrNoNameserver says that a resolv.conf has no nameserver line.
 var ErrNoNameserver = errors.New("no nameserver")
 
-// ErrOverloaded says that MaxConcurrent exchanges were under way already.
+// ErrOverloaded says that as many exchanges were under way as may be.
 var ErrOverloaded = errors.New("too many queries under way")
 
 // Extended DNS Errors that an Error carries, RFC 8914 section 4.
@@ -30,16 +30,16 @@ const (
 
 // Error says why there is no answer. The client gets SERVFAIL for it.
 type Error struct {
-	// EDE is the Extended DNS Error code to tell the client, RFC 8914: the
-	// first that an upstream gave, else what went wrong between us and them.
+	// EDE is the Extended DNS Error code for the client, RFC 8914: the first that
+	// an upstream sent, else one for what failed between nodens and them.
 	EDE uint16
 	// Text is the EXTRA-TEXT of that upstream's EDE; may be empty.
 	Text string
 	// Rcode is the rcode of the last reply from an upstream; 0 if none came.
 	Rcode int
-	// Upstream holds every EDE that the upstreams gave, in order of arrival.
+	// Upstream holds every EDE that the upstreams sent, in order of arrival.
 	Upstream []dns.EDNS0_EDE
-	// Err names each endpoint tried and what it did.
+	// Err names each endpoint tried and its result.
 	Err error
 }
 
@@ -47,7 +47,7 @@ func (e *Error) Error() string { return e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// isTimeout reports whether err is silence until a deadline.
+// isTimeout reports whether err means that no reply came in time.
 func isTimeout(err error) bool {
 	var ne net.Error
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||

@@ -4,36 +4,110 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
+	"os"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
 )
 
-// maxTries bounds the queries of one Exchange, and triesOfOne those to one
-// server, RFC 9520 section 3.1. What a server's own reply asks for, as TCP or
-// no OPT record, does not count.
+// maxTries bounds the queries of one exchange, and triesOfOne those to one
+// server, RFC 9520 section 3.1. What a server's own reply asks for (TCP, no OPT
+// record) does not count.
 const (
 	maxTries   = 4
 	triesOfOne = 3
 )
 
-// Exchange asks the servers q's question until one answers. See the package
-// comment for q and the answer.
-//
-// A nil error means rcode NOERROR, NXDOMAIN or YXDOMAIN. Every other rcode,
-// and a reply that looks like a lame server's referral, makes the next server
-// be asked; the referral is returned if nobody knows better.
-//
-// Silence makes another query go out before the first is given up: after the
-// time in which most replies come if the budget for it allows, and at the
-// latest when the first is likely to be lost. It goes to the next server of the
-// policy, with sequential or a single server to the same one from another port
-// or over another connection. Whichever answers first wins.
-//
-// The answer has TC set if it came over UDP and asking again over TCP failed.
-// It must not be cached then.
+// Exchange is Start that waits for the answer, until ctx is done at the latest.
 func (p *Pool) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
+	type result struct {
+		m   *dns.Msg
+		err error
+	}
+	done := make(chan result, 1)
+	end, _ := ctx.Deadline()
+	a, err := p.newAttempt(q, end, func(m *dns.Msg, err error) { done <- result{m, err} })
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() == nil {
+		a.begin()
+	}
+	select {
+	case r := <-done:
+		return r.m, r.err
+	case <-ctx.Done():
+	}
+	if err := a.cancel(); err != nil {
+		return nil, err
+	}
+	r := <-done
+	return r.m, r.err
+}
+
+// Start asks the servers q's question until one answers or end is reached; the
+// zero end, and one later than that, is PoolConfig.Timeout from now. See the
+// package comment for q and the answer.
+//
+// done is called once, with the answer or with the error. It must not block. It
+// may be called before Start returns; otherwise it is called on a goroutine of
+// the package, without locks. cancel ends the exchange; done is not called
+// after that, but may be under way. The silence of a query that was cancelled
+// does not count against its server.
+//
+// A nil error means rcode NOERROR, NXDOMAIN or YXDOMAIN. After any other rcode,
+// and after a reply that looks like a lame server's referral, the next server is
+// asked. The referral is returned if no server knows better.
+//
+// Another query goes out before the first is given up: after the time in which
+// most replies come if the budget for it allows, and at the latest when the
+// first is likely lost. It goes to the next server of the policy, with
+// sequential or a single server to the same one in another form. The first
+// answer wins, whichever query it is for.
+//
+// The answer has TC set if it came over UDP and the query over TCP failed. It
+// must not be cached then.
+func (p *Pool) Start(q *dns.Msg, end time.Time, done func(*dns.Msg, error)) (cancel func()) {
+	a, err := p.newAttempt(q, end, done)
+	if err != nil {
+		done(nil, err)
+		return func() {}
+	}
+	a.begin()
+	return func() { _ = a.cancel() }
+}
+
+// attempt is the state of one exchange. Its events are begin, replied, failed,
+// due, resume and cancel.
+type attempt struct {
+	pool *Pool
+	end  time.Time
+	*question
+	timer timer
+	place int // in outage.waiting, from 1; 0: not there; guarded by outage.mu
+
+	mu   sync.Mutex
+	done func(*dns.Msg, error) // nil: called already, or not to be called
+	over bool                  // nothing more is sent
+	tryList
+	next      time.Time // when another query goes out
+	racing    bool      // a query was not answered in time: next is for a repeat
+	probe     bool      // this is a health probe: one query, in no statistics
+	cancelled bool
+	waits     bool // for the end of an outage
+	trial     bool // is sent during an outage
+	early     bool // err is reported before the end
+	watched   *query
+
+	lame *dns.Msg // a referral, if nothing better comes
+	m    *dns.Msg // the result
+	err  *Error
+	edes []dns.EDNS0_EDE
+}
+
+// newAttempt makes the attempt for q, or refuses it.
+func (p *Pool) newAttempt(q *dns.Msg, end time.Time, done func(*dns.Msg, error)) (*attempt, error) {
 	ask, err := newQuestion(q)
 	if err != nil {
 		return nil, &Error{EDE: edeOther, Err: err}
@@ -41,238 +115,491 @@ func (p *Pool) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 	if !p.covers(ask.Name) {
 		return nil, ErrNotMine
 	}
-	defer p.active.Add(-1)
-	if n := p.active.Add(1); p.cfg.MaxConcurrent > 0 && n > int64(p.cfg.MaxConcurrent) {
+	n := p.active.Add(1)
+	if limit := int64(p.cfg.MaxConcurrent); limit > 0 && n > limit {
 		p.cfg.Metrics.rejected.Inc()
-		return nil, &Error{EDE: edeOther, Text: ErrOverloaded.Error(), Err: ErrOverloaded}
+		err = ErrOverloaded
+	} else if n > int64(p.bounds.Load().Pending) {
+		err = ErrOverloaded
 	}
-	a := attempt{pool: p, caller: ctx, question: ask, end: time.Now().Add(p.cfg.Timeout)}
-	if end, ok := ctx.Deadline(); ok && end.Before(a.end) {
+	if err != nil {
+		p.active.Add(-1)
+		return nil, &Error{EDE: edeOther, Text: err.Error(), Err: err}
+	}
+	a := &attempt{pool: p, question: ask, end: time.Now().Add(p.cfg.Timeout), done: done}
+	a.timer.due = a.due
+	if !end.IsZero() && end.Before(a.end) {
 		a.end = end
 	}
-	return a.run()
+	a.alive, a.dead = p.plan()
+	return a, nil
 }
 
-// attempt is the state of one Exchange.
-type attempt struct {
-	pool   *Pool
-	caller context.Context
-	end    time.Time // of all
-	*question
-
-	alive, dead []*server // still to be asked, in this order
-	silent      []*server // asked, and worth asking again
-	asks        [maxTries]*server
-	tries       int // of asks, how many are set
-
-	race // once the first query was not answered in time
-
-	winner  *server  // who answered well
-	lame    *dns.Msg // a referral, for want of something better
-	replied bool     // somebody answered, though not well
-	network bool     // an error that was no silence
-	err     Error
-	errs    []error
+// unlock ends an event. It calls done if there is a result.
+func (a *attempt) unlock() {
+	done, m, err := a.done, a.m, a.err
+	if done == nil || !a.over && !a.early {
+		a.mu.Unlock()
+		return
+	}
+	a.done = nil
+	a.mu.Unlock()
+	if m != nil {
+		done(m, nil)
+	} else {
+		done(nil, err)
+	}
 }
 
-func (a *attempt) run() (*dns.Msg, error) {
-	a.alive, a.dead = a.pool.plan()
-	m := a.oneByOne()
-	if m == nil && a.flying > 0 {
-		m = a.sideBySide()
+func (a *attempt) begin() {
+	a.mu.Lock()
+	defer a.unlock()
+	a.ask(time.Now())
+}
+
+// ask asks the next server. If there is none and nothing more can come, it ends
+// the exchange.
+func (a *attempt) ask(now time.Time) {
+	a.next = a.end
+	if a.pool.down.Load() && a.mayNotSend(now) {
+		return
 	}
-	a.leave()
-	if m == nil {
-		m = a.lame
+	for s := a.pick(); s != nil; s = a.pick() {
+		if a.query(s, now, false) {
+			a.setTimer()
+			return
+		}
 	}
-	if m == nil {
-		return nil, a.failure()
+	if !a.anyPending() || a.responded {
+		a.fail()
+		return
+	}
+	if a.probe { // a late reply counts, though this one has failed
+		a.early, a.err = true, a.failure()
+	}
+	a.setTimer()
+}
+
+// mayNotSend reports whether the outage keeps a from being sent.
+func (a *attempt) mayNotSend(now time.Time) bool {
+	if a.over || a.waits || a.trial || a.probe {
+		return a.over || a.waits
+	}
+	a.pool.outage.enter(a, now)
+	if a.trial {
+		return false
+	}
+	if !a.waits && a.tried == 0 {
+		a.finish(nil, a.pool.downError)
+	} else if !a.waits && !a.anyPending() {
+		a.fail()
+	}
+	a.setTimer()
+	return true
+}
+
+// resume sends a again, which waited in an outage: as a trial, or because the
+// outage has ended.
+func (a *attempt) resume(trial bool) {
+	a.mu.Lock()
+	defer a.unlock()
+	a.waits, a.trial = false, trial
+	now := time.Now()
+	switch {
+	case a.over:
+	case !a.inFlight():
+		a.ask(now)
+	default:
+		a.another(now)
+		a.setTimer()
+	}
+}
+
+// query sends s a query and reports whether it is under way. hedge says that
+// the one before is merely late.
+func (a *attempt) query(s *server, now time.Time, hedge bool) bool {
+	if a.tried == maxTries || a.probe && a.tried > 0 || !now.Before(a.end) {
+		return false
+	}
+	q := &query{question: a.question, a: a, s: s, started: now}
+	q.shape(hedge)
+	if !a.probe {
+		s.metrics.requests.Inc()
+	}
+	fresh := a.asked(s) > 0
+	a.tries[a.tried] = q
+	a.tried++
+	if err := a.send(q, now, fresh); err != nil {
+		a.judge(q, nil, err)
+		return false
+	}
+	return true
+}
+
+// send sends q and plans what follows if no reply comes.
+func (a *attempt) send(q *query, now time.Time, fresh bool) error {
+	wait := a.pool.lateAfter(q.s)
+	if a.probe {
+		wait = min(a.pool.cfg.AttemptTimeout, probeTimeout)
+	}
+	q.late = now.Add(wait)
+	if err := q.send(now, fresh); err != nil {
+		return err
+	}
+	switch {
+	case a.pool.cfg.Patient || a.probe:
+		a.next = a.end
+	case a.racing || q.stream && !q.reused:
+		a.racing = true
+		a.next = now.Add(a.pool.repeatAfter(q.s, a.tried))
+	default:
+		a.next = now.Add(a.pool.hedgeAfter(q.s, q.size > 0 && !q.stream))
+	}
+	return nil
+}
+
+// setTimer makes due be called when there is something to do.
+func (a *attempt) setTimer() {
+	if a.over {
+		return
+	}
+	at := a.end
+	if !a.waits && a.next.Before(at) {
+		at = a.next
+	}
+	for _, q := range a.tries[:a.tried] {
+		if !q.judged && q.late.Before(at) {
+			at = q.late
+		}
+	}
+	a.pool.timers.set(&a.timer, at)
+}
+
+// due acts on the time: silence of a query, another query, or the end.
+func (a *attempt) due() {
+	a.mu.Lock()
+	defer a.unlock()
+	now := time.Now()
+	if a.over {
+		a.unwatch(true)
+		return
+	}
+	if !now.Before(a.end) {
+		a.fail()
+		return
+	}
+	for _, q := range a.tries[:a.tried] {
+		if !q.judged && !now.Before(q.late) {
+			a.timedOut(q)
+		}
+	}
+	if !a.over && !a.waits && a.inFlight() && !now.Before(a.next) {
+		a.another(now)
+	}
+	if !a.over && !a.waits && !a.inFlight() {
+		a.ask(now)
+	}
+	a.setTimer()
+}
+
+// timedOut takes q, which was silent for too long, for failed. It stays pending.
+func (a *attempt) timedOut(q *query) {
+	if q.cut == nil {
+		a.judge(q, nil, os.ErrDeadlineExceeded)
+		return
+	}
+	q.s.metrics.truncated.Inc()
+	a.settle(q, q.cut)
+}
+
+// lose takes the error err for what became of q, or the truncated reply that it
+// follows.
+func (a *attempt) lose(q *query, err error) {
+	if q.cut != nil {
+		q.s.metrics.truncated.Inc()
+		a.settle(q, q.cut)
+		return
+	}
+	a.judge(q, nil, err)
+	if !a.inFlight() {
+		a.ask(time.Now())
+	}
+}
+
+// replied takes the reply m to q.
+func (a *attempt) replied(q *query, m *dns.Msg) {
+	a.mu.Lock()
+	defer a.unlock()
+	now := time.Now()
+	if !q.pending() {
+		return
+	}
+	q.release(true)
+	q.heard(m, now)
+	if a.over {
+		a.unwatch(false)
+		return
+	}
+	a.pool.hedges.earn()
+	if q.size > 0 && deniesEDNS(m) {
+		q.denied = true
+		if !a.probe {
+			q.s.metrics.requests.Inc()
+		}
+		a.resend(q, q.stream, 0, false)
+		return
+	}
+	if q.denied && m.Rcode != dns.RcodeFormatError && m.Rcode != dns.RcodeNotImplemented {
+		q.s.edns.rejected(a.pool.cfg.Now())
+	}
+	if m.Truncated && !q.stream {
+		q.cut = m // better than none
+		a.resend(q, true, q.size, false)
+		return
+	}
+	if q.cut != nil && !isAnswer(m.Rcode) {
+		q.s.metrics.truncated.Inc()
+		m = q.cut
+	}
+	a.settle(q, m)
+}
+
+// heard learns about q's server and pool from a reply, late or not.
+func (q *query) heard(m *dns.Msg, now time.Time) {
+	q.s.metrics.rtt.Store(int64(q.s.rtt.observe(now.Sub(q.sent))))
+	if q.size > 0 && !deniesEDNS(m) && !q.stream {
+		q.s.edns.heard(q.a.pool.cfg.Now(), m.IsEdns0() != nil)
+	}
+	q.a.pool.alive(q.s)
+}
+
+// resend replaces q, which waits no more, by a query to the same server in
+// another form.
+func (a *attempt) resend(q *query, stream bool, size uint16, fresh bool) {
+	now := time.Now()
+	n := &query{
+		question: q.question, a: a, s: q.s, stream: stream, size: size,
+		started: q.started, denied: q.denied, cut: q.cut, renewed: q.renewed || fresh,
+	}
+	for i := range a.tries {
+		if a.tries[i] == q {
+			a.tries[i] = n
+		}
+	}
+	a.racing = true
+	if err := a.send(n, now, fresh); err != nil {
+		a.lose(n, err)
+		return
+	}
+	a.setTimer()
+}
+
+// failed takes the error of the port or connection that q waits on.
+func (a *attempt) failed(q *query, err error) {
+	a.mu.Lock()
+	defer a.unlock()
+	if !q.pending() {
+		return
+	}
+	q.release(false)
+	switch {
+	case a.over:
+		a.unwatch(false)
+	case q.judged && a.inFlight():
+	case q.judged:
+		a.ask(time.Now())
+	case q.reused && !q.renewed && !isTimeout(err):
+		a.resend(q, q.stream, q.size, true)
+	default:
+		a.lose(q, err)
+	}
+}
+
+// settle takes m as the reply that q came to. If it is no answer, the next server
+// is asked. Otherwise the exchange ends, and the servers that are still silent
+// are suspects.
+func (a *attempt) settle(q *query, m *dns.Msg) {
+	if !a.judge(q, m, nil) {
+		if !a.inFlight() {
+			a.ask(time.Now())
+		}
+		return
+	}
+	for _, o := range a.tries[:a.tried] {
+		if o == q || o.judged {
+			continue
+		}
+		if o.reused {
+			o.s.conns.dropOlder(o.started) // they are as dead as this one
+		}
+		if o.s != q.s {
+			a.pool.suspect(o.s)
+		}
+	}
+	if q.size == 0 {
+		a.watch(q)
 	}
 	a.restore(m)
-	return m, nil
+	a.finish(m, nil)
 }
 
-// oneByOne asks the servers one after the other for as long as each settles its
-// query before another one is worth while. Most exchanges end here, without a
-// goroutine or a timer of their own. A query that takes longer is left in the
-// race.
-func (a *attempt) oneByOne() *dns.Msg {
-	for a.caller.Err() == nil {
-		t := a.launch()
-		if t == nil {
-			return nil
-		}
-		m, err := (*dns.Msg)(nil), errPending
-		if t.port != nil || t.stream != nil {
-			// The wait is too short for the caller to be heard.
-			m, err = t.receive(context.Background(), a.pool, a.sooner(time.Now().Add(a.pool.hedgeAfter(t.s)), t.deadline))
-		}
-		if a.goesOn(t, m, err) {
-			a.enter(t, m, err)
-			return nil
-		}
-		if m := a.judge(t, m, err); m != nil {
-			return m
-		}
-	}
-	return nil
-}
-
-// sooner is the earliest of the times given and the end of all.
-func (a *attempt) sooner(times ...time.Time) time.Time {
-	until := a.end
-	for _, t := range times {
-		if t.Before(until) {
-			until = t
-		}
-	}
-	return until
-}
-
-// goesOn reports whether t has more to do after m or err.
-func (a *attempt) goesOn(t *try, m *dns.Msg, err error) bool {
-	switch {
-	case err == errPending:
-		return true
-	case err != nil:
-		return t.reused && !isTimeout(err)
-	}
-	return t.q.edns && deniesEDNS(m) || m.Truncated && !t.q.stream
-}
-
-// launch prepares the query to the next server; nil if there is nobody to ask
-// or no time.
-func (a *attempt) launch() *try {
-	for {
-		s := a.next()
-		if s == nil {
-			return nil
-		}
-		if t := a.prepare(s); t != nil {
-			return t
-		}
-	}
-}
-
-// prepare prepares a query to s; nil if that cannot be or must not be, or fails.
-func (a *attempt) prepare(s *server) *try {
-	if a.tries == maxTries || !time.Now().Before(a.end) {
-		return nil
-	}
-	overStream, edns := s.TLS || a.pool.cfg.ForceTCP, s.takesEDNS(a.pool.cfg.Now())
-	t, err := a.pool.newTry(s, a.pack(edns, overStream), overStream, a.asked(s) > 0)
-	s.metrics.request()
-	a.asks[a.tries] = s
-	a.tries++
+// judge notes what became of q and reports whether m is an answer.
+func (a *attempt) judge(q *query, m *dns.Msg, err error) bool {
+	late := q.judged
+	q.judged, q.err = true, err
+	a.book(q.s, m, err, q.started)
 	if err != nil {
-		a.judge(t, nil, err)
-		return nil
-	}
-	return t
-}
-
-// asked is how many queries s got.
-func (a *attempt) asked(s *server) (n int) {
-	for _, o := range a.asks[:a.tries] {
-		if o == s {
-			n++
+		if isTimeout(err) && !late {
+			a.silent = append(a.silent, q.s)
 		}
+		return false
 	}
-	return n
-}
-
-// next picks the server to ask. Those that seem dead, and those that have been
-// silent already, are worth the time only if nobody has replied.
-func (a *attempt) next() *server {
-	queues := []*[]*server{&a.alive, &a.dead, &a.silent}
-	if a.replied {
-		queues = queues[:1]
-	}
-	for _, q := range queues {
-		for len(*q) > 0 {
-			s := (*q)[0]
-			*q = (*q)[1:]
-			if a.asked(s) < triesOfOne {
-				return s
-			}
-		}
-	}
-	return nil
-}
-
-// judge takes what became of t and returns its answer; nil if it has none,
-// with the reason noted in a.
-func (a *attempt) judge(t *try, m *dns.Msg, err error) *dns.Msg {
-	t.settled = true
-	a.book(t.s, m, err, time.Since(t.started))
-	if err != nil {
-		a.errs = append(a.errs, fmt.Errorf("%s: %w", t.s.name(), err))
-		if isTimeout(err) {
-			a.silent = append(a.silent, t.s)
-		} else {
-			a.network = true
-		}
-		return nil
-	}
+	q.rcode = m.Rcode
 	edes := takeEDE(m)
-	if isAnswer(m.Rcode) && !isLame(m) {
-		a.winner = t.s
-		return m
+	if a.probe || isAnswer(m.Rcode) && !isLame(m) {
+		return true
 	}
-	a.replied = true
+	a.responded = true
 	if isLame(m) {
 		a.lame = m
-		return nil
-	}
-	a.err.Rcode = m.Rcode
-	a.err.Upstream = append(a.err.Upstream, edes...)
-	a.errs = append(a.errs, fmt.Errorf("%s: %s", t.s.name(), rcodeLabel(m.Rcode)))
-	return nil
-}
-
-// failure sums up what the tries met.
-func (a *attempt) failure() *Error {
-	e := &a.err
-	switch {
-	case len(e.Upstream) > 0:
-		e.EDE, e.Text = e.Upstream[0].InfoCode, e.Upstream[0].ExtraText
-	case a.replied:
-		e.EDE, e.Text = edeOther, "upstream answered "+rcodeLabel(e.Rcode)
-	case a.network:
-		e.EDE = edeNetworkError
-	case len(a.errs) > 0:
-		e.EDE = edeNoReachableAuthority
-	case a.caller.Err() != nil:
-		e.EDE = edeOther
-		a.errs = append(a.errs, context.Cause(a.caller))
-	default:
-		e.EDE = edeNotReady
-		a.errs = append(a.errs, errors.New("no upstream is configured"))
-	}
-	e.Err = fmt.Errorf("forward %q type %s: %w", a.Name, dns.Type(a.Qtype), errors.Join(a.errs...))
-	return e
-}
-
-// isOurs reports whether err is a want of this process or host: it says nothing
-// of the server.
-func isOurs(err error) bool {
-	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EAGAIN} {
-		if errors.Is(err, e) {
-			return true
-		}
+	} else {
+		a.edes = append(a.edes, edes...)
 	}
 	return false
 }
 
-// book counts a try and judges the server by it. The silence of a server that
-// the caller gave up on, or that got little time, proves nothing.
-func (a *attempt) book(s *server, m *dns.Msg, err error, took time.Duration) {
+// book counts a query and judges the server by it. The silence of a server whose
+// query was cancelled, or that got little time, proves nothing.
+func (a *attempt) book(s *server, m *dns.Msg, err error, started time.Time) {
 	switch {
+	case a.probe: // whose sender does it
 	case err == nil:
-		s.metrics.response(m.Rcode, took)
+		s.metrics.response(m.Rcode, time.Since(started))
 		a.pool.alive(s)
-	case isOurs(err), a.caller.Err() != nil, isTimeout(err) && took < a.pool.cfg.AttemptTimeout/2:
+	case isOurs(err), a.cancelled, isTimeout(err) && time.Since(started) < a.pool.cfg.AttemptTimeout/2:
 	default:
-		a.pool.failed(s, err)
+		a.pool.failed(s, err, started)
 	}
+}
+
+// fail ends the exchange without an answer.
+func (a *attempt) fail() {
+	for _, q := range a.tries[:a.tried] {
+		if q.judged {
+			continue
+		}
+		a.timedOut(q)
+		if a.over {
+			return
+		}
+	}
+	if a.lame != nil {
+		a.restore(a.lame)
+		a.finish(a.lame, nil)
+		return
+	}
+	a.finish(nil, a.failure())
+}
+
+// finish ends the exchange with a result and releases what it holds.
+func (a *attempt) finish(m *dns.Msg, err *Error) {
+	if a.over {
+		return
+	}
+	a.over, a.m, a.err = true, m, err
+	for _, q := range a.tries[:a.tried] {
+		if q != a.watched {
+			q.release(false)
+		}
+	}
+	if a.waits {
+		a.pool.outage.leave(a)
+	}
+	if a.watched == nil {
+		a.pool.timers.remove(&a.timer)
+	}
+	if !a.probe {
+		a.pool.active.Add(-1)
+	}
+}
+
+// watch keeps a query with an OPT record pending to which winner's server is
+// silent, while it answered winner, which has none. A late reply to it shows that
+// the server supports EDNS.
+func (a *attempt) watch(winner *query) {
+	if winner.denied || a.probe {
+		return
+	}
+	for _, q := range a.tries[:a.tried] {
+		if q.s == winner.s && q.size > 0 && !q.stream && q.pending() && q.s.edns.watch(a.pool.cfg.Now()) {
+			a.watched = q
+			a.pool.timers.set(&a.timer, q.sent.Add(dropsAfter))
+			return
+		}
+	}
+}
+
+// unwatch ends watch.
+func (a *attempt) unwatch(silent bool) {
+	q := a.watched
+	if q == nil {
+		return
+	}
+	a.watched = nil
+	q.release(false)
+	q.s.edns.unwatch(a.pool.cfg.Now(), q.sent, silent)
+	a.pool.timers.remove(&a.timer)
+}
+
+// cancel ends the exchange and returns the error it had come to; nil if it was
+// over.
+func (a *attempt) cancel() error {
+	a.mu.Lock()
+	defer a.unlock()
+	if a.over || a.done == nil {
+		return nil
+	}
+	a.done, a.cancelled = nil, true
+	a.fail()
+	if a.err == nil { // a lame referral or a truncated answer
+		return a.failure()
+	}
+	return a.err
+}
+
+// failure sums up what the queries came to.
+func (a *attempt) failure() *Error {
+	e := &Error{Upstream: a.edes}
+	var errs []error
+	network := false
+	for _, q := range a.tries[:a.tried] {
+		err := q.err
+		if err == nil {
+			e.Rcode = q.rcode
+			err = errors.New(rcodeLabel(q.rcode))
+		} else if !isTimeout(err) {
+			network = true
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", q.s.name(), err))
+	}
+	switch {
+	case len(e.Upstream) > 0:
+		e.EDE, e.Text = e.Upstream[0].InfoCode, e.Upstream[0].ExtraText
+	case a.responded:
+		e.EDE, e.Text = edeOther, "upstream answered "+rcodeLabel(e.Rcode)
+	case network:
+		e.EDE = edeNetworkError
+	case len(errs) > 0:
+		e.EDE = edeNoReachableAuthority
+	case a.cancelled:
+		e.EDE = edeOther
+		errs = append(errs, context.Canceled)
+	case a.waits:
+		return a.pool.downError
+	default:
+		e.EDE = edeNotReady
+		errs = append(errs, errors.New("no upstream is configured"))
+	}
+	e.Err = fmt.Errorf("forward %q type %s: %w", a.Name, dns.Type(a.Qtype), errors.Join(errs...))
+	return e
 }

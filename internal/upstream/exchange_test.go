@@ -22,7 +22,7 @@ func withEDE(code uint16, text string) func(*dns.Msg) {
 	}
 }
 
-func TestBadRcodesGoToTheNext(t *testing.T) {
+func TestBadRcodeAsksNextServer(t *testing.T) {
 	for _, rcode := range []int{dns.RcodeServerFailure, dns.RcodeRefused, dns.RcodeNotAuth, dns.RcodeNotImplemented} {
 		t.Run(rcodeLabel(rcode), func(t *testing.T) {
 			bad, good := newFake(t, answering(withRcode(rcode))), newFake(t, nil)
@@ -37,7 +37,7 @@ func TestBadRcodesGoToTheNext(t *testing.T) {
 	}
 }
 
-func TestBadRcodesOfAll(t *testing.T) {
+func TestBadRcodeOfAllServers(t *testing.T) {
 	a := newFake(t, answering(withRcode(dns.RcodeRefused)))
 	b := newFake(t, answering(func(m *dns.Msg) {
 		withEDE(dns.ExtendedErrorCodeDNSBogus, "signature expired")(m)
@@ -63,7 +63,7 @@ func TestBadRcodesOfAll(t *testing.T) {
 	}
 }
 
-func TestAnswersThatEndTheSearch(t *testing.T) {
+func TestFinalRcodes(t *testing.T) {
 	for _, rcode := range []int{dns.RcodeNameError, dns.RcodeYXDomain} {
 		first, second := newFake(t, answering(withRcode(rcode))), newFake(t, nil)
 		p, _ := newTestPool(t, nil, first.endpoint(), second.endpoint())
@@ -80,11 +80,11 @@ func TestLameReferral(t *testing.T) {
 		rr, _ := dns.NewRR("org. 60 IN NS a.example.")
 		m.Ns = append(m.Ns, rr)
 	})
-	t.Run("somebody knows better", func(t *testing.T) {
+	t.Run("another server answers", func(t *testing.T) {
 		p, _ := newTestPool(t, nil, newFake(t, lame).endpoint(), newFake(t, nil).endpoint())
 		mustAnswer(t, p, "example.org.")
 	})
-	t.Run("nobody does", func(t *testing.T) {
+	t.Run("no server answers", func(t *testing.T) {
 		f := newFake(t, lame)
 		p, _ := newTestPool(t, nil, f.endpoint(), newFake(t, answering(withRcode(dns.RcodeRefused))).endpoint())
 		m, err := p.Exchange(t.Context(), asking("Example.org.", dns.TypeA))
@@ -94,7 +94,7 @@ func TestLameReferral(t *testing.T) {
 	})
 }
 
-func TestTriesAreBounded(t *testing.T) {
+func TestQueriesAreBounded(t *testing.T) {
 	var all []*fake
 	var endpoints []Endpoint
 	for range 5 {
@@ -250,7 +250,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-func TestReplyMakesTheDeadNotWorthTheTime(t *testing.T) {
+func TestDeadServerIsSkippedAfterReply(t *testing.T) {
 	dead, bad := newFake(t, nil), newFake(t, answering(withRcode(dns.RcodeServerFailure)))
 	dead.close()
 	p, reg := newTestPool(t, func(c *PoolConfig) { c.MaxFails = 1 }, dead.endpoint(), bad.endpoint())
@@ -263,7 +263,7 @@ func TestReplyMakesTheDeadNotWorthTheTime(t *testing.T) {
 	wantSeries(t, reg, 3, "coredns_forward_requests_total", "to", bad.addr.String())
 }
 
-func TestTheDeadAreAskedIfNobodyReplies(t *testing.T) {
+func TestDeadServerIsAskedLast(t *testing.T) {
 	first, second := newFake(t, nil), newFake(t, nil)
 	first.close()
 	p, _ := newTestPool(t, func(c *PoolConfig) { c.MaxFails = 1 }, first.endpoint(), second.endpoint())
@@ -273,35 +273,33 @@ func TestTheDeadAreAskedIfNobodyReplies(t *testing.T) {
 	mustAnswer(t, p, "example.org.")
 }
 
-func TestWhatCountsAsAFailure(t *testing.T) {
-	gone, cancel := context.WithCancel(context.Background())
-	cancel()
+func TestFailuresCounted(t *testing.T) {
 	const limit = 2 * time.Second
 	tests := []struct {
-		name   string
-		caller context.Context
-		err    error
-		took   time.Duration
-		want   int
+		name      string
+		cancelled bool
+		err       error
+		took      time.Duration
+		want      int
 	}{
-		{"silence", context.Background(), os.ErrDeadlineExceeded, limit, 1},
-		{"the caller gave up", gone, os.ErrDeadlineExceeded, limit, 0},
-		{"little time was left", context.Background(), os.ErrDeadlineExceeded, limit / 4, 0},
-		{"refused at once", context.Background(), syscall.ECONNREFUSED, 0, 1},
+		{"silence", false, os.ErrDeadlineExceeded, limit, 1},
+		{"cancelled", true, os.ErrDeadlineExceeded, limit, 0},
+		{"short wait", false, os.ErrDeadlineExceeded, limit / 4, 0},
+		{"refused at once", false, syscall.ECONNREFUSED, 0, 1},
 	}
 	for _, tt := range tests {
 		p, _ := newTestPool(t, func(c *PoolConfig) { c.AttemptTimeout = limit },
 			Endpoint{Addr: netip.MustParseAddrPort("192.0.2.1:53")})
 		s := (*p.servers.Load())[0]
-		a := attempt{pool: p, caller: tt.caller}
-		a.book(s, nil, tt.err, tt.took)
+		a := attempt{pool: p, cancelled: tt.cancelled}
+		a.book(s, nil, tt.err, time.Now().Add(-tt.took))
 		if s.fails != tt.want {
 			t.Errorf("%s: %d failures, want %d", tt.name, s.fails, tt.want)
 		}
 	}
 }
 
-func TestFormErrWithOPTIsNotTheFaultOfEDNS(t *testing.T) {
+func TestFORMERRWithOPTKeepsEDNS(t *testing.T) {
 	f := newFake(t, answering(func(m *dns.Msg) { m.SetEdns0(1232, false); m.Rcode = dns.RcodeFormatError }))
 	p, _ := newTestPool(t, nil, f.endpoint())
 	if _, err := p.Exchange(t.Context(), asking("example.org.", dns.TypeA)); err == nil {
@@ -347,9 +345,9 @@ func (f dialerFunc) DialContext(ctx context.Context, network, address string) (n
 	return f(ctx, network, address)
 }
 
-// TestOurOwnWantsCondemnNobody: running out of file descriptors is not the
-// server's fault.
-func TestOurOwnWantsCondemnNobody(t *testing.T) {
+// TestLocalErrorsDoNotCount: a lack of file descriptors says nothing about the
+// server.
+func TestLocalErrorsDoNotCount(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ECONNREFUSED} {
 		p, err := NewPool(PoolConfig{
 			Endpoints: []Endpoint{{Addr: netip.MustParseAddrPort("127.0.0.1:53")}}, MaxFails: 1,
@@ -373,8 +371,8 @@ func TestOurOwnWantsCondemnNobody(t *testing.T) {
 	}
 }
 
-// TestOptionsArePassedOn sends options as they are given, over UDP and over TCP
-// beside our own.
+// TestOptionsArePassedOn: EDNS0_LOCAL options go out unchanged, over UDP, and over
+// TCP beside the keepalive option.
 func TestOptionsArePassedOn(t *testing.T) {
 	for _, force := range []bool{false, true} {
 		f := newFake(t, nil)

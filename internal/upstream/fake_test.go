@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// seen is a query as it arrived at a fake.
+// seen is a query that arrived at a fake.
 type seen struct {
 	raw  []byte
 	msg  *dns.Msg
@@ -24,9 +24,8 @@ type seen struct {
 	tcp  bool
 }
 
-// fake is a scripted server, UDP and TCP on one port of a loopback address that
-// no other socket of the host is bound to: while the server is down, nobody's
-// port is its port.
+// fake is a scripted server, UDP and TCP on one port of a loopback address to
+// which no other socket is bound: while the server is down, its port is free.
 type fake struct {
 	t    *testing.T
 	addr netip.AddrPort
@@ -43,7 +42,7 @@ type fake struct {
 	open  map[net.Conn]bool
 }
 
-// newFake starts a server that answers everything with 192.0.2.1; script may
+// newFake starts a server that answers each query with 192.0.2.1. script may
 // change that before the first query is read.
 func newFake(t *testing.T, script func(*fake)) *fake {
 	t.Helper()
@@ -60,8 +59,8 @@ func newFake(t *testing.T, script func(*fake)) *fake {
 
 var addrs atomic.Uint32
 
-// nextAddr hands out loopback addresses, each once in a process, and as a rule
-// other ones in each process.
+// nextAddr returns loopback addresses, each once in a process, and usually
+// different ones in each process.
 func nextAddr() netip.Addr {
 	n := uint32(os.Getpid())<<10 + addrs.Add(1)
 	return netip.AddrFrom4([4]byte{127, 64 | byte(n>>16)&63, byte(n >> 8), byte(n)})
@@ -87,7 +86,7 @@ func (f *fake) listen() {
 	f.t.Fatal(err)
 }
 
-// close ends everything, connections too. The port is free afterwards.
+// close closes all sockets. The port is free afterwards.
 func (f *fake) close() {
 	_ = f.pc.Close()
 	_ = f.ln.Close()
@@ -219,12 +218,12 @@ func answering(change func(*dns.Msg)) func(*fake) {
 	}
 }
 
-// long is a time limit that only a broken test reaches.
+// long is a time limit that only a failing test reaches.
 const long = 20 * time.Second
 
-// newTestPool makes a sequential pool whose time limits are out of the way,
-// and its metrics. It is patient: on a slow machine no query follows one that
-// is only late, where a test counts them.
+// newTestPool makes a sequential pool with long time limits, and its metrics. It
+// is patient, since tests count queries: on a slow machine a late reply must not
+// make another query follow.
 func newTestPool(t *testing.T, change func(*PoolConfig), endpoints ...Endpoint) (*Pool, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -239,10 +238,11 @@ func newTestPool(t *testing.T, change func(*PoolConfig), endpoints ...Endpoint) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(p.stop)
 	return p, reg
 }
 
-// start runs p and returns a function that ends it and waits.
+// start runs p and returns a function that stops it and waits for its end.
 func start(t *testing.T, p *Pool) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -277,8 +277,8 @@ func mustAnswer(t *testing.T, p *Pool, name string) *dns.Msg {
 	return m
 }
 
-// series sums the values of a metric over the series that have the labels
-// given as name, value pairs; found says whether there are any.
+// series sums the values of a metric over the series with the given labels, which
+// are name, value pairs. found says whether there are any.
 func series(t *testing.T, g prometheus.Gatherer, name string, labels ...string) (sum float64, found bool) {
 	t.Helper()
 	families, err := g.Gather()

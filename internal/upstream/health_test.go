@@ -18,8 +18,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// pipes is a Dialer whose servers live in a synctest bubble. Servers that are
-// not up refuse.
+// pipes is a Dialer whose servers run in a synctest bubble. Servers that are not
+// up refuse connections.
 type pipes struct {
 	mu    sync.Mutex
 	up    map[string]bool
@@ -63,13 +63,15 @@ func (d *pipes) DialContext(_ context.Context, network, addr string) (net.Conn, 
 			return
 		}
 		buf := make([]byte, 512)
-		n, err := theirs.Read(buf)
-		if err != nil {
-			return
+		for {
+			n, err := theirs.Read(buf)
+			if err != nil {
+				return
+			}
+			m := new(dns.Msg)
+			_ = m.Unpack(buf[:n])
+			_, _ = theirs.Write(answer(m))
 		}
-		m := new(dns.Msg)
-		_ = m.Unpack(buf[:n])
-		_, _ = theirs.Write(answer(m))
 	}()
 	return ours, nil
 }
@@ -133,7 +135,7 @@ func TestProbesReviveAServer(t *testing.T) {
 	})
 }
 
-func TestARealAnswerEndsTheProbes(t *testing.T) {
+func TestAnswerEndsProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(pipes)
 		p, want, stop := bubblePool(t, d, nil, addrA)
@@ -175,7 +177,7 @@ func TestMaxFailsZeroNeverProbes(t *testing.T) {
 	})
 }
 
-func TestAServerThatGoesIsNotProbed(t *testing.T) {
+func TestRemovedServerIsNotProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(pipes)
 		d.set(addrB, true)
@@ -247,7 +249,7 @@ func TestProbeMessage(t *testing.T) {
 			c.HealthCheck = HealthCheck{Interval: time.Millisecond, RecursionDesired: rd, Domain: "health.example."}
 		}, f.endpoint())
 		stop := start(t, p)
-		p.failed((*p.servers.Load())[0], errors.New("broken"))
+		p.failed((*p.servers.Load())[0], errors.New("broken"), time.Now())
 		q := <-got
 		if q.msg.Question[0].Name != "health.example." || q.msg.RecursionDesired != rd || len(q.msg.Extra) != 0 {
 			t.Errorf("probe:\n%v", q.msg)
@@ -257,7 +259,7 @@ func TestProbeMessage(t *testing.T) {
 	}
 }
 
-func TestUpstreamDiesAndIsRevived(t *testing.T) {
+func TestServerDiesAndReturns(t *testing.T) {
 	for name, change := range map[string]func(*PoolConfig){"udp": nil, "tcp": forceTCP} {
 		t.Run(name, func(t *testing.T) {
 			back := make(chan bool, 1)
@@ -316,19 +318,30 @@ func TestSetEndpointsUnderLoad(t *testing.T) {
 	p.SetEndpoints([]Endpoint{c.endpoint()})
 	mustAnswer(t, p, "example.org.")
 	if _, found := series(t, reg, "coredns_forward_requests_total", "to", a.addr.String()); found {
-		t.Error("the series of an endpoint that went are left")
+		t.Error("series of a removed endpoint are left")
 	}
 	stop()
 	if _, found := series(t, reg, "coredns_forward_requests_total"); found {
 		t.Error("series are left after Run")
 	}
+	for _, f := range []string{"upstream.(*Pool)", "upstream.(*attempt)", "upstream.(*port)", "upstream.(*stream)"} {
+		wantGone(t, f)
+	}
+}
+
+// wantGone waits until no goroutine runs a function whose name begins with f.
+// Readers end soon after their sockets are closed.
+func wantGone(t *testing.T, f string) {
+	t.Helper()
 	var stacks strings.Builder
-	_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
-	for _, f := range []string{"upstream.(*Pool)", "upstream.(*attempt)", "upstream.obey"} {
-		if strings.Contains(stacks.String(), f) {
-			t.Errorf("%s still runs after Run:\n%s", f, stacks.String())
+	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		stacks.Reset()
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+		if !strings.Contains(stacks.String(), f) {
+			return
 		}
 	}
+	t.Errorf("%s still runs after Run:\n%s", f, stacks.String())
 }
 
 func TestPoolsShareMetrics(t *testing.T) {
@@ -351,19 +364,19 @@ func TestPoolsShareMetrics(t *testing.T) {
 	}
 }
 
-func TestARetiredServerKeepsNothing(t *testing.T) {
+func TestRetiredServerKeepsNothing(t *testing.T) {
 	f := newFake(t, nil)
 	p, reg := newTestPool(t, forceTCP, f.endpoint())
 	s := (*p.servers.Load())[0]
 	p.SetEndpoints(nil)
-	p.failed(s, errors.New("broken"))
+	p.failed(s, errors.New("broken"), time.Now())
 	if len(p.takeSuspects()) != 0 {
-		t.Error("a server that is gone would be probed")
+		t.Error("a removed server would be probed")
 	}
 	start(t, p)()
 	p.SetEndpoints([]Endpoint{f.endpoint()})
 	mustAnswer(t, p, "example.org.")
-	if n := len((*p.servers.Load())[0].idle.conns); n != 0 {
+	if n := (*p.servers.Load())[0].conns.idleNow(); n != 0 {
 		t.Errorf("%d connections kept after Run", n)
 	}
 	if _, found := series(t, reg, "coredns_forward_requests_total"); found {
@@ -371,14 +384,14 @@ func TestARetiredServerKeepsNothing(t *testing.T) {
 	}
 }
 
-func TestADeadServerThatGoesIsNotCountedDead(t *testing.T) {
+func TestRemovedDeadServerIsNotCounted(t *testing.T) {
 	f := newFake(t, nil)
 	first, reg := newTestPool(t, func(c *PoolConfig) { c.MaxFails = 1 }, f.endpoint())
 	second, err := NewPool(PoolConfig{Endpoints: []Endpoint{f.endpoint()}, Metrics: first.cfg.Metrics})
 	if err != nil {
 		t.Fatal(err)
 	}
-	first.failed((*first.servers.Load())[0], errors.New("broken"))
+	first.failed((*first.servers.Load())[0], errors.New("broken"), time.Now())
 	wantSeries(t, reg, 0, "nodens_upstream_healthy", "to", f.addr.String())
 	first.SetEndpoints(nil)
 	wantSeries(t, reg, 1, "nodens_upstream_healthy", "to", f.addr.String())

@@ -14,9 +14,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// scripted is a Dialer in a synctest bubble whose servers do with the n-th
-// query (from 0) what delay says: answer after so long, or never if it is
-// negative. It notes when queries came and to whom.
+// scripted is a Dialer in a synctest bubble. Its servers answer the n-th query
+// (from 0) after delay, or never if that is negative. It records when queries
+// came and to which server.
 type scripted struct {
 	delay func(addr string, n int) time.Duration
 
@@ -65,7 +65,7 @@ func (d *scripted) DialContext(_ context.Context, network, addr string) (net.Con
 	return ours, nil
 }
 
-// forget starts the script over, at query 0.
+// forget starts the script again at query 0.
 func (d *scripted) forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,8 +84,8 @@ func (d *scripted) asked() (addrs []string, after []time.Duration) {
 
 const never = -1
 
-// hedgePool makes a pool with the default time limits, whose servers are known
-// to answer after usual.
+// hedgePool makes a pool with the default time limits. It has learnt that its
+// servers answer after usual.
 func hedgePool(t *testing.T, d *scripted, usual time.Duration, change func(*PoolConfig), addrs ...string) *Pool {
 	var endpoints []Endpoint
 	for _, a := range addrs {
@@ -108,23 +108,22 @@ func hedgePool(t *testing.T, d *scripted, usual time.Duration, change func(*Pool
 	return p
 }
 
-// TestALostDatagramIsHedged: with a datagram lost the answer takes the time of
-// an ordinary one more, and without hedging (the control) as long as a loss is
-// waited for.
-func TestALostDatagramIsHedged(t *testing.T) {
+// TestLostDatagramIsHedged: after a loss the answer takes the usual time longer.
+// Without hedging (the control) it takes until the repeat.
+func TestLostDatagramIsHedged(t *testing.T) {
 	const usual = 58 * time.Millisecond // just below the edge of a bucket
 	for name, tt := range map[string]struct {
 		budget       int64
 		tcp, patient bool
 		late         time.Duration // of the second query
 	}{
-		"hedged":           {hedgeCost, false, false, usual},
-		"control":          {0, false, false, usual + repeatAfter},
-		"hedged, TCP":      {hedgeCost, true, false, usual},
-		"TCP, no hedge":    {0, true, false, usual + repeatAfter},
-		"hedged, but dear": {hedgeCost - 1, false, false, usual + repeatAfter},
-		"patient":          {hedgeCost, false, true, defaultAttemptTimeout},
-		"patient, TCP":     {hedgeCost, true, true, defaultAttemptTimeout},
+		"hedged":            {hedgeCost, false, false, usual},
+		"control":           {0, false, false, usual + repeatAfter},
+		"hedged, TCP":       {hedgeCost, true, false, usual},
+		"TCP, no hedge":     {0, true, false, usual + repeatAfter},
+		"too little budget": {hedgeCost - 1, false, false, usual + repeatAfter},
+		"patient":           {hedgeCost, false, true, defaultAttemptTimeout},
+		"patient, TCP":      {hedgeCost, true, true, defaultAttemptTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -155,7 +154,7 @@ func TestALostDatagramIsHedged(t *testing.T) {
 	}
 }
 
-func TestWhoGetsTheSecondQuery(t *testing.T) {
+func TestServerOfSecondQuery(t *testing.T) {
 	for policy, want := range map[Policy]string{
 		PolicyRoundRobin: addrB, // equals: another one
 		PolicySequential: addrA, // B is for when A is dead
@@ -179,9 +178,9 @@ func TestWhoGetsTheSecondQuery(t *testing.T) {
 	}
 }
 
-// TestTheFirstToAnswerWins: the slow server's answer is not lost because a
-// hedge went out, and both together send at most one query each.
-func TestTheFirstToAnswerWins(t *testing.T) {
+// TestFirstAnswerWins: the answer of the slow server is taken though a hedge went
+// out.
+func TestFirstAnswerWins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &scripted{delay: func(addr string, _ int) time.Duration {
 			if addr == addrA {
@@ -202,9 +201,9 @@ func TestTheFirstToAnswerWins(t *testing.T) {
 	})
 }
 
-// TestADeadUpstreamGetsNoDoubleLoad: the budget for hedges ends when nobody
-// answers, and the pauses between queries grow.
-func TestADeadUpstreamGetsNoDoubleLoad(t *testing.T) {
+// TestDeadUpstreamGetsNoDoubleLoad: without answers the budget for hedges runs out
+// and the pauses between queries grow.
+func TestDeadUpstreamGetsNoDoubleLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &scripted{delay: func(string, int) time.Duration { return never }}
 		p := hedgePool(t, d, time.Millisecond, func(c *PoolConfig) { c.MaxFails = 0 }, addrA)
@@ -212,7 +211,7 @@ func TestADeadUpstreamGetsNoDoubleLoad(t *testing.T) {
 		for i := range 40 {
 			d.forget()
 			if _, err := p.Exchange(t.Context(), asking("example.org.", dns.TypeA)); err == nil {
-				t.Fatal("an answer from nowhere")
+				t.Fatal("a silent server answers")
 			}
 			got, after := d.asked()
 			if len(got) > triesOfOne {
@@ -222,7 +221,7 @@ func TestADeadUpstreamGetsNoDoubleLoad(t *testing.T) {
 				hedges++
 			}
 			if i == 39 && (len(after) > 2 || len(after) > 1 && after[1] < defaultAttemptTimeout) {
-				t.Errorf("the dead is still asked after %v", after)
+				t.Errorf("a dead server is asked again after %v", after)
 			}
 		}
 		if hedges == 0 || hedges > hedgeSaved/hedgeCost {
@@ -231,9 +230,8 @@ func TestADeadUpstreamGetsNoDoubleLoad(t *testing.T) {
 	})
 }
 
-// TestHedgesAreAShareOfTheAnswers: where every reply is late there is a hedge
-// for every tenth.
-func TestHedgesAreAShareOfTheAnswers(t *testing.T) {
+// TestHedgesAreAShareOfAnswers: if every reply is late, one in ten is hedged.
+func TestHedgesAreAShareOfAnswers(t *testing.T) {
 	const n = 1000
 	synctest.Test(t, func(t *testing.T) {
 		d := &scripted{delay: func(string, int) time.Duration { return 3 * hedgeSoonest }}
@@ -250,9 +248,9 @@ func TestHedgesAreAShareOfTheAnswers(t *testing.T) {
 	})
 }
 
-// TestASilentServerBecomesASuspect: a hedge that wins elsewhere makes the silent
-// one be probed, and the failing probes make it be left out.
-func TestASilentServerBecomesASuspect(t *testing.T) {
+// TestSilentServerIsProbed: when a hedge to another server wins, the silent server
+// is probed, and the failed probes take it out of use.
+func TestSilentServerIsProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &scripted{delay: func(addr string, _ int) time.Duration {
 			if addr == addrA {
@@ -277,9 +275,8 @@ func TestASilentServerBecomesASuspect(t *testing.T) {
 	})
 }
 
-// TestOneLostProbeOfASuspectProvesNothing: a server that answers its first
-// probe stays in use.
-func TestASuspectThatAnswersIsCleared(t *testing.T) {
+// TestProbeClearsSuspect: a server that answers its first probe stays in use.
+func TestProbeClearsSuspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &scripted{delay: func(addr string, n int) time.Duration {
 			if addr == addrA && n == 0 {
@@ -329,9 +326,8 @@ func TestLearntReplyTimes(t *testing.T) {
 	}
 }
 
-// TestLossIsCuredOverRealSockets has a server that drops the first query of
-// each name, and default time limits.
-func TestLossIsCuredOverRealSockets(t *testing.T) {
+// TestLossOverRealSockets has a server that drops the first query of each name.
+func TestLossOverRealSockets(t *testing.T) {
 	known := make(map[string]bool)
 	f := newFake(t, func(f *fake) {
 		f.onUDP = func(q seen, send func([]byte)) {
@@ -364,8 +360,8 @@ func TestLossIsCuredOverRealSockets(t *testing.T) {
 	}
 }
 
-// TestKeepalive: the OPT record over TCP, and only there, asks for how long the
-// server keeps the connection, and what it says is obeyed (RFC 7828).
+// TestKeepalive: a query over TCP asks how long the server keeps the connection,
+// and the pool keeps it no longer (RFC 7828).
 func TestKeepalive(t *testing.T) {
 	says := func(units uint16) func(*dns.Msg) {
 		return func(m *dns.Msg) {
@@ -409,12 +405,12 @@ func TestKeepalive(t *testing.T) {
 	}
 }
 
-// TestAbortedExchangesLeaveNothing: callers that give up leave no goroutine and
-// no socket behind.
-func TestAbortedExchangesLeaveNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := &scripted{delay: func(string, int) time.Duration { return never }}
-		for _, tcp := range []bool{false, true} {
+// TestCancelledExchangesLeaveNothing: a cancelled exchange leaves no goroutine and
+// no socket.
+func TestCancelledExchangesLeaveNothing(t *testing.T) {
+	for _, tcp := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &scripted{delay: func(string, int) time.Duration { return never }}
 			p := hedgePool(t, d, time.Millisecond, func(c *PoolConfig) { c.ForceTCP = tcp }, addrA, addrB)
 			for i := range 20 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i*100)*time.Millisecond)
@@ -425,6 +421,6 @@ func TestAbortedExchangesLeaveNothing(t *testing.T) {
 					t.Errorf("error %v", err)
 				}
 			}
-		}
-	}) // which waits for every goroutine of the bubble
+		}) // which waits for every goroutine of the bubble
+	}
 }

@@ -26,12 +26,12 @@ type HostsEntry struct {
 type HostsConfig struct {
 	Path        string // of the hosts file; empty: inline entries only
 	Inline      []HostsEntry
-	Zones       []string // names outside are not ours; empty: "."
-	TTL         uint32   // seconds, taken as it is
-	NoReverse   bool     // answer no PTR
-	Fallthrough []string // names at or below that are not found are for others
+	Zones       []string // names outside are for other sources; empty: "."
+	TTL         uint32   // of all answers, in seconds
+	NoReverse   bool     // do not answer PTR questions
+	Fallthrough []string // unknown names at or below are for other sources
 	// FallthroughUnsupported makes questions for types other than A, AAAA and
-	// PTR fall through as well, known name or not.
+	// PTR fall through as well, for known names too.
 	FallthroughUnsupported bool
 
 	ReadFile func(path string) ([]byte, error) // nil: os.ReadFile
@@ -45,11 +45,11 @@ type Hosts struct {
 	table atomic.Pointer[hostsTable] // never modified
 
 	reload  sync.Mutex // one Reload at a time
-	missing bool       // the file was not there; guarded by reload
+	missing bool       // the file did not exist; guarded by reload
 }
 
-// NewHosts reads the hosts file. If there is none it warns and answers from
-// the inline entries.
+// NewHosts reads the hosts file. If the file does not exist, it logs that and
+// answers from the inline entries.
 func NewHosts(c HostsConfig) (*Hosts, error) {
 	if len(c.Zones) == 0 {
 		c.Zones = []string{"."}
@@ -77,9 +77,8 @@ func NewHosts(c HostsConfig) (*Hosts, error) {
 	return h, nil
 }
 
-// Reload reads the file again and answers from it from now on. On error the
-// entries stay as they were. A file that is still missing is no error; one
-// that has gone is, once.
+// Reload reads the file again. On error the old entries stay. A file that is
+// still missing is no error. A file that has disappeared is one, once.
 func (h *Hosts) Reload() error {
 	h.reload.Lock()
 	defer h.reload.Unlock()
@@ -103,7 +102,7 @@ func (h *Hosts) read() ([]byte, error) {
 	return h.cfg.ReadFile(h.cfg.Path)
 }
 
-// build makes the table of the file's text and the inline entries.
+// build makes a table of the file's text and the inline entries.
 func (h *Hosts) build(text []byte) *hostsTable {
 	t := newHostsTable(h.cfg.Zones, !h.cfg.NoReverse)
 	t.parse(text)
@@ -113,9 +112,9 @@ func (h *Hosts) build(text []byte) *hostsTable {
 	return t
 }
 
-// Exchange answers q with AA set. A name that has addresses of the other
-// family only gets an empty NOERROR without SOA. A name that is not found is
-// an *Error, as there is no SOA to deny it with, unless it falls through.
+// Exchange answers m with AA set. A name that has addresses of the other family
+// only gets an empty NOERROR without SOA. An unknown name that does not fall
+// through is an *Error, since there is no SOA for an NXDOMAIN.
 func (h *Hosts) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 	q, err := newQuestion(m)
 	if err != nil {

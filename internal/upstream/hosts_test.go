@@ -44,7 +44,7 @@ func newTestHosts(t *testing.T, change func(*HostsConfig)) *Hosts {
 	return h
 }
 
-// outcome writes what came of an exchange: rcode or error, then the data.
+// outcome formats the result of an exchange: rcode or error, then the data.
 func outcome(m *dns.Msg, err error) string {
 	var e *Error
 	switch {
@@ -166,7 +166,7 @@ func TestHostsReload(t *testing.T) {
 			}
 		}
 	})
-	if !strings.Contains(log.String(), "path=hosts") {
+	if !strings.Contains(log.String(), "file=hosts") {
 		t.Errorf("no warning: %q", log.String())
 	}
 	now := func() string {

@@ -11,7 +11,7 @@ import (
 
 // hostsTable holds the entries of hosts(5) in both directions.
 type hostsTable struct {
-	zones []string                // names outside are left out
+	zones []string                // names outside are ignored
 	addrs map[string][]netip.Addr // by canonical name; a wildcard begins with "*."
 	names map[netip.Addr][]string // nil: no reverse entries are kept
 }
@@ -24,8 +24,8 @@ func newHostsTable(zones []string, reverse bool) *hostsTable {
 	return t
 }
 
-// parse adds the lines of a hosts file. Lines that are no entry are ignored,
-// as libc does.
+// parse adds the lines of a hosts file. It ignores lines that are no entry, as
+// libc does.
 func (t *hostsTable) parse(text []byte) {
 	for line := range strings.Lines(string(text)) {
 		line, _, _ = strings.Cut(line, "#")
@@ -39,9 +39,9 @@ func (t *hostsTable) parse(text []byte) {
 	}
 }
 
-// add enters names, in any case and with or without the final dot. An IPv6
-// zone is dropped: DNS has no room for it; a mapped IPv4 address is the IPv4
-// one. Repeated entries count once. Wildcards have no reverse entries.
+// add adds names, in any case and with or without the final dot. It drops an
+// IPv6 zone, which DNS cannot carry, and turns a mapped IPv4 address into the
+// IPv4 address. Repeated entries count once. Wildcards have no reverse entries.
 func (t *hostsTable) add(a netip.Addr, names []string) {
 	a = a.Unmap().WithZone("")
 	for _, n := range names {
@@ -59,9 +59,9 @@ func (t *hostsTable) add(a netip.Addr, names []string) {
 	}
 }
 
-// find returns the addresses of a canonical name: its own and, for a family of
-// which it has none, those of the wildcard in place of its first label. As in
-// CoreDNS, and other than in RFC 4592, a wildcard stands for one label.
+// find returns the addresses of a canonical name. For a family of which it has
+// none, these are the addresses of the wildcard in place of its first label. As
+// in CoreDNS, and unlike RFC 4592, a wildcard stands for one label.
 func (t *hostsTable) find(name string) []netip.Addr {
 	own := t.addrs[name]
 	next, last := dns.NextLabel(name, 0)
@@ -78,8 +78,8 @@ func (t *hostsTable) find(name string) []netip.Addr {
 }
 
 // reverseAddr returns the address that a canonical name under in-addr.arpa
-// (RFC 1035 section 3.5) or ip6.arpa (RFC 3596 section 2.5) stands for; the
-// zero Addr if it is none.
+// (RFC 1035 section 3.5) or ip6.arpa (RFC 3596 section 2.5) stands for, and the
+// zero Addr for any other name.
 func reverseAddr(name string) netip.Addr {
 	if rest, ok := strings.CutSuffix(name, ".in-addr.arpa."); ok {
 		f := strings.Split(rest, ".")

@@ -7,6 +7,20 @@ import (
 	"github.com/miekg/dns"
 )
 
+// newQuery makes a query with an unpredictable ID.
+func (q *question) newQuery(edns bool) *query {
+	out := &query{question: q}
+	if edns {
+		out.size = udpSize
+	}
+	if err := make(idSet).add(out); err != nil {
+		panic(err)
+	}
+	return out
+}
+
+func (q *query) datagram() []byte { return q.pack(nil)[2:] }
+
 func TestMatchAcceptsAnyCase(t *testing.T) {
 	m := asking("wWw.eXample.org.", dns.TypeA)
 	q, err := newQuestion(m)

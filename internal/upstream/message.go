@@ -1,7 +1,7 @@
 package upstream
 
 import (
-	"crypto/rand"
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -11,23 +11,20 @@ import (
 	"github.com/miekg/dns"
 )
 
-// udpSize is the largest UDP reply that we ask for, RFC 9715.
-const udpSize = 1232
-
-// question is what an Exchange asks, independent of any client.
+// question is what an exchange asks, independent of any client.
 type question struct {
 	dns.Question
 	rd, cd, ad, do bool
 	options        []byte // of the OPT record, packed
 
-	name []byte // in wire format; what a reply has to repeat
+	name []byte // in wire format; a reply must repeat it
 }
 
-// newQuestion takes from m what may leave this host: of options, those given as
-// EDNS0_LOCAL.
+// newQuestion takes from m what may leave this host. Of the EDNS options these
+// are the ones given as EDNS0_LOCAL.
 func newQuestion(m *dns.Msg) (*question, error) {
 	if m == nil || len(m.Question) != 1 {
-		return nil, fmt.Errorf("query has not one question")
+		return nil, fmt.Errorf("the query does not have exactly one question")
 	}
 	q := &question{Question: m.Question[0], rd: m.RecursionDesired, cd: m.CheckingDisabled, ad: m.AuthenticatedData}
 	if opt := m.IsEdns0(); opt != nil {
@@ -43,8 +40,7 @@ func newQuestion(m *dns.Msg) (*question, error) {
 	return q, nil
 }
 
-// packOptions packs the options that are given with their data, RFC 6891
-// section 6.1.2.
+// packOptions packs the EDNS0_LOCAL options, RFC 6891 section 6.1.2.
 func packOptions(options []dns.EDNS0) []byte {
 	var b []byte
 	for _, o := range options {
@@ -61,64 +57,20 @@ func appendOption(b []byte, code uint16, data []byte) []byte {
 	return append(b, data...)
 }
 
-// query is one message that goes out.
-type query struct {
-	*question
-	edns, stream bool
-
-	id     uint16
-	framed []byte // two octets of length, then the message: RFC 1035 section 4.2.2
-}
-
-func (q *query) datagram() []byte { return q.framed[2:] }
-
-// newQuery makes a message of its own: a new unpredictable ID, the flags of q,
-// and at most an OPT record with the options of q.
-func (q *question) newQuery(edns bool) *query { return q.pack(edns, false) }
-
-// pack makes a query for UDP, or one for TCP or TLS: the OPT record of that
-// asks how long the server keeps an idle connection, RFC 7828.
-func (q *question) pack(edns, stream bool) *query {
-	var id [2]byte
-	_, _ = rand.Read(id[:]) // never fails
-	b := make([]byte, 2, 2+12+len(q.name)+4+11+len(q.options)+4)
-	b = append(b, id[0], id[1], flag(q.rd, 0x01), flag(q.cd, 0x10)|flag(q.ad, 0x20), 0, 1, 0, 0, 0, 0, 0, flag(edns, 1))
-	b = append(b, q.name...)
-	b = binary.BigEndian.AppendUint16(b, q.Qtype)
-	b = binary.BigEndian.AppendUint16(b, q.Qclass)
-	if edns {
-		b = append(b, 0, 0, byte(dns.TypeOPT), udpSize>>8, udpSize&0xff, 0, 0, flag(q.do, 0x80), 0)
-		options := q.options
-		if stream {
-			options = appendOption(slices.Clip(options), dns.EDNS0TCPKEEPALIVE, nil)
-		}
-		b = binary.BigEndian.AppendUint16(b, uint16(len(options)))
-		b = append(b, options...)
-	}
-	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
-	return &query{question: q, edns: edns, stream: stream, id: binary.BigEndian.Uint16(id[:]), framed: b}
-}
-
-// keepalive returns how long the sender of m keeps a connection that is idle,
-// if it says so, RFC 7828 section 3.1.
-func keepalive(m *dns.Msg) (time.Duration, bool) {
+// learn notes how long the sender of m keeps an idle connection, if m says so,
+// RFC 7828 section 3.1.
+func (c *stream) learn(m *dns.Msg) {
 	opt := m.IsEdns0()
 	if opt == nil {
-		return 0, false
+		return
 	}
 	for _, o := range opt.Option {
 		if k, ok := o.(*dns.EDNS0_TCP_KEEPALIVE); ok {
-			return time.Duration(k.Timeout) * 100 * time.Millisecond, true
+			c.set.mu.Lock()
+			c.keep = time.Duration(k.Timeout) * 100 * time.Millisecond
+			c.set.mu.Unlock()
 		}
 	}
-	return 0, false
-}
-
-func flag(set bool, bit byte) byte {
-	if set {
-		return bit
-	}
-	return 0
 }
 
 // takeEDE removes the OPT record, which is hop-by-hop (RFC 6891 section 6.1),
@@ -141,8 +93,8 @@ func takeEDE(m *dns.Msg) (edes []dns.EDNS0_EDE) {
 	return edes
 }
 
-// restore gives the answer the question as it was asked: an upstream may
-// answer in another case.
+// restore gives the answer the question as it was asked. An upstream may answer
+// in another case.
 func (q *question) restore(m *dns.Msg) {
 	m.Question = []dns.Question{q.Question}
 	for _, rr := range m.Answer {
@@ -152,14 +104,13 @@ func (q *question) restore(m *dns.Msg) {
 	}
 }
 
-// isAnswer reports whether a reply with this rcode says something about the
-// name rather than about the server.
+// isAnswer reports whether rcode is about the name and not about the server.
 func isAnswer(rcode int) bool {
 	return rcode == dns.RcodeSuccess || rcode == dns.RcodeNameError || rcode == dns.RcodeYXDomain
 }
 
 // isLame reports whether m looks like the referral of a server that does not
-// serve the name: it has no answer, knows nobody's SOA and recursed not.
+// serve the name: no answer, no SOA, no recursion.
 func isLame(m *dns.Msg) bool {
 	if m.Rcode != dns.RcodeSuccess || m.Authoritative || m.RecursionAvailable || m.Truncated || len(m.Answer) > 0 {
 		return false
@@ -176,8 +127,8 @@ func isLame(m *dns.Msg) bool {
 	return referral
 }
 
-// deniesEDNS reports whether a server may have stumbled over our OPT record,
-// RFC 6891 section 7. An OPT record of its own shows that it knows them.
+// deniesEDNS reports whether m may reject the OPT record of the query, RFC 6891
+// section 7. A server that sends an OPT record itself supports EDNS.
 func deniesEDNS(m *dns.Msg) bool {
 	switch m.Rcode {
 	case dns.RcodeBadVers:
@@ -186,4 +137,130 @@ func deniesEDNS(m *dns.Msg) bool {
 		return m.IsEdns0() == nil
 	}
 	return false
+}
+
+// verdict says whether a message replies to a query of ours, and if not, why.
+// It is a label value of nodens_upstream_ignored_replies_total.
+type verdict string
+
+const (
+	accepted      verdict = "accepted"
+	tooShort      verdict = "short"
+	notResponse   verdict = "not_response"
+	wrongID       verdict = "id"
+	wrongOpcode   verdict = "opcode"
+	wrongQuestion verdict = "question"
+	undecodable   verdict = "undecodable"
+)
+
+// match parses reply, in wire format, as the reply to q: it has the same ID,
+// opcode QUERY and exactly the same question, RFC 5452 section 9.1. The name may
+// differ in case. The message is returned with verdict accepted only.
+//
+// A bare header is accepted as an error reply. Servers that cannot read the OPT
+// record send FORMERR or NOTIMP that way (RFC 6891 section 7), and unbound sends
+// REFUSED to clients that its access-control excludes.
+//
+// A reply with TC set whose records do not decode was cut within a record; it
+// is returned without records. Without TC the answer and authority sections must
+// be as long as the header says: a reply that was cut between two records is
+// no denial. Missing additional records are accepted. An OPT record in another
+// section is an error (RFC 6891 section 6.1.1) and would reach clients.
+func (q *query) match(reply []byte) (*dns.Msg, verdict) {
+	if v := q.matchHeader(reply); v != accepted {
+		return nil, v
+	}
+	m, cut := new(dns.Msg), reply[2]&0x02 != 0
+	switch err := m.Unpack(reply); {
+	case err == nil && !hasOPT(m.Answer) && !hasOPT(m.Ns) && (cut || isWhole(reply, m)):
+		return m, accepted
+	case cut:
+		return q.truncated(reply), accepted
+	}
+	return nil, undecodable
+}
+
+func hasOPT(rrs []dns.RR) bool {
+	return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT })
+}
+
+// isWhole reports whether m has the records that its header counts.
+func isWhole(reply []byte, m *dns.Msg) bool {
+	return int(binary.BigEndian.Uint16(reply[6:])) == len(m.Answer) && int(binary.BigEndian.Uint16(reply[8:])) == len(m.Ns)
+}
+
+// unasked is the verdict on a message whose ID is that of no query.
+func unasked(b []byte) verdict {
+	switch {
+	case len(b) < 12:
+		return tooShort
+	case b[2]&0x80 == 0:
+		return notResponse
+	}
+	return wrongID
+}
+
+func (q *query) matchHeader(reply []byte) verdict {
+	switch {
+	case len(reply) < 12:
+		return tooShort
+	case reply[2]&0x80 == 0:
+		return notResponse
+	case binary.BigEndian.Uint16(reply) != q.id:
+		return wrongID
+	case reply[2]&0x78 != 0:
+		return wrongOpcode
+	case binary.BigEndian.Uint16(reply[4:]) == 1 && q.asks(reply[12:]), isBareError(reply):
+		return accepted
+	}
+	return wrongQuestion
+}
+
+// isBareError reports whether reply is a header with FORMERR, NOTIMP or REFUSED
+// and nothing else.
+func isBareError(reply []byte) bool {
+	rcode := int(reply[3] & 0x0f)
+	return len(reply) == 12 && binary.BigEndian.Uint64(reply[4:]) == 0 &&
+		(rcode == dns.RcodeFormatError || rcode == dns.RcodeNotImplemented || rcode == dns.RcodeRefused)
+}
+
+// asks reports whether b begins with q's question, in any case. A length octet
+// is at most 63, which is no letter.
+func (q *question) asks(b []byte) bool {
+	n := len(q.name)
+	if len(b) < n+4 || !bytes.Equal(b[:n], q.name) && !equalFold(b[:n], q.name) {
+		return false
+	}
+	return binary.BigEndian.Uint16(b[n:]) == q.Qtype && binary.BigEndian.Uint16(b[n+2:]) == q.Qclass
+}
+
+func equalFold(a, b []byte) bool {
+	for i, c := range b {
+		if lower(a[i]) != lower(c) {
+			return false
+		}
+	}
+	return true
+}
+
+func lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		return c + 'a' - 'A'
+	}
+	return c
+}
+
+// truncated makes a message with TC of the header of reply, which matched.
+func (q *query) truncated(reply []byte) *dns.Msg {
+	return &dns.Msg{
+		MsgHdr: dns.MsgHdr{
+			Id: q.id, Response: true, Truncated: true,
+			Authoritative:      reply[2]&0x04 != 0,
+			RecursionDesired:   reply[2]&0x01 != 0,
+			RecursionAvailable: reply[3]&0x80 != 0,
+			CheckingDisabled:   reply[3]&0x10 != 0,
+			Rcode:              int(reply[3] & 0x0f),
+		},
+		Question: []dns.Question{q.Question},
+	}
 }

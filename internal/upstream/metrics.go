@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts for all pools that share it, under CoreDNS's names where the
-// meaning is CoreDNS's. The series of an endpoint live as long as a pool has
-// it.
+// Metrics counts for all pools that share it. A metric that means the same as
+// one of CoreDNS has CoreDNS's name. The series of an endpoint exist for as long
+// as a pool has it.
 type Metrics struct {
 	healthBroken prometheus.Counter
 	rejected     prometheus.Counter
@@ -20,14 +20,14 @@ type Metrics struct {
 	endpoints map[string]*endpointMetrics // by address and port
 }
 
-// NewMetrics makes the counters and registers them with reg; nil: they are
-// counted but not exported.
+// NewMetrics makes the counters and registers them with reg. With a nil reg they
+// are not exported.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		healthBroken: counter("coredns_forward_healthcheck_broken_total",
-			"Exchanges for which every upstream seemed dead.", nil),
+			"Questions for which every upstream was taken for dead.", nil),
 		rejected: counter("coredns_forward_max_concurrent_rejects_total",
-			"Queries rejected because max_concurrent were under way.", nil),
+			"Queries rejected because max_concurrent was reached.", nil),
 		endpoints: make(map[string]*endpointMetrics),
 	}
 	if reg != nil {
@@ -40,8 +40,8 @@ func counter(name, help string, labels prometheus.Labels) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels})
 }
 
-// Describe implements prometheus.Collector. The series come and go, so nothing
-// is described beforehand.
+// Describe implements prometheus.Collector. It describes nothing, since the
+// series change with the endpoints.
 func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -55,7 +55,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// acquire returns the metrics of one endpoint, to be released.
+// acquire returns the metrics of one endpoint. The caller releases them.
 func (m *Metrics) acquire(to string) *endpointMetrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -81,7 +81,7 @@ type endpointMetrics struct {
 	mu     sync.Mutex
 	series map[seriesKey]prometheus.Metric
 
-	// What every query counts, found without mu and the map.
+	// The series that every query counts in, found without mu and the map.
 	replies            [numRcodes]atomic.Pointer[replySeries]
 	connHits, connMade [numProtos]atomic.Pointer[prometheus.Counter]
 }
@@ -105,11 +105,11 @@ const (
 func (p proto) String() string { return [...]string{"udp", "tcp", "tcp-tls"}[p] }
 
 // numRcodes is one more than the largest rcode that has a name (RFC 6895
-// section 2.3); the last index is of all that have none.
+// section 2.3). The last index is for all rcodes without one.
 const numRcodes = 25
 
 // seriesKey names a series that is made when it is first needed. value is an
-// rcode, a protocol or a verdict, each a set of fixed size.
+// rcode, a protocol or a verdict, so the number of series is bounded.
 type seriesKey struct{ name, value string }
 
 func newEndpointMetrics(owner *Metrics, to string) *endpointMetrics {
@@ -121,7 +121,7 @@ func newEndpointMetrics(owner *Metrics, to string) *endpointMetrics {
 		proxyHealthFails: counter("coredns_proxy_healthcheck_failures_total", "Failed health probes, by upstream.",
 			prometheus.Labels{"proxy_name": "forward", "to": to}),
 		hedges: counter("nodens_upstream_hedged_queries_total",
-			"Second queries sent because the reply to the first took longer than most, by upstream.", labels),
+			"Second queries sent because the reply to the first was late, by upstream.", labels),
 		truncated: counter("nodens_upstream_truncated_total",
 			"Truncated answers passed on because TCP failed, by upstream.", labels),
 	}
@@ -161,18 +161,12 @@ func (e *endpointMetrics) collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func (e *endpointMetrics) request() { e.requests.Inc() }
-
-func (e *endpointMetrics) hedged() { e.hedges.Inc() }
-
 func (e *endpointMetrics) probeFailed() {
 	e.healthFails.Inc()
 	e.proxyHealthFails.Inc()
 }
 
-func (e *endpointMetrics) keptTruncated() { e.truncated.Inc() }
-
-// ignore counts a reply that was not to our query.
+// ignore counts a message that replies to no query.
 func (e *endpointMetrics) ignore(v verdict) {
 	e.count("nodens_upstream_ignored_replies_total", "Replies that did not match the query, by reason.",
 		string(v), prometheus.Labels{"to": e.to, "reason": string(v)})
@@ -249,10 +243,10 @@ func (e *endpointMetrics) get(k seriesKey, make func() prometheus.Metric) promet
 	return s
 }
 
-// addDown notes that a pool takes the endpoint for dead (1) or no longer (-1).
+// addDown is called when a pool takes the endpoint for dead (1) or alive again (-1).
 func (e *endpointMetrics) addDown(n int64) { e.down.Add(n) }
 
-// rcodeLabel names an rcode; the unassigned ones share a label.
+// rcodeLabel names an rcode. Unassigned rcodes share a label.
 func rcodeLabel(rcode int) string {
 	if s, ok := dns.RcodeToString[rcode]; ok {
 		return s

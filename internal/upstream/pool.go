@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/miekg/dns"
 )
 
@@ -20,6 +22,10 @@ const (
 	defaultAttemptTimeout = 2 * time.Second
 	defaultExpire         = 10 * time.Second
 	defaultProbeInterval  = 500 * time.Millisecond
+
+	defaultSockets = 512
+	defaultConns   = 64
+	defaultPending = 16384
 )
 
 // Endpoint is one upstream server. It is comparable.
@@ -29,44 +35,55 @@ type Endpoint struct {
 	ServerName string // to verify with TLS; empty: PoolConfig.TLS's, else the address
 }
 
-// Dialer opens connections; *net.Dialer is one. Networks are "udp" and "tcp".
-// A connection over "udp" must be connected: it delivers datagrams of that
-// address only.
+// Dialer opens connections. *net.Dialer is one. Networks are "udp" and "tcp". A
+// "udp" connection must be connected: it delivers datagrams of that address only.
 type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Limits bound what a pool holds at once. A server may use its share of Sockets
+// and Conns, at least one.
+type Limits struct {
+	Sockets int // UDP sockets, shared by queries above that; 0: 512
+	Conns   int // TCP and TLS connections, shared by queries above that; 0: 64
+	Pending int // exchanges, refused above that; 0: 16,384
 }
 
 // HealthCheck is how an endpoint that failed is probed.
 type HealthCheck struct {
 	Interval         time.Duration // 0: 500 ms
 	RecursionDesired bool
-	Domain           string // its NS records are asked for; empty: "."
+	Domain           string // a probe asks for its NS records; empty: "."
 }
 
 // PoolConfig is one forward directive. Names are fully qualified.
 type PoolConfig struct {
-	From   string   // names outside are not ours; empty: "."
-	Except []string // names at or below are not ours either, From itself excepted
+	From   string   // names outside are for other sources; empty: "."
+	Except []string // names at or below are for other sources too, except From itself
 
 	Endpoints []Endpoint // may be empty, see SetEndpoints
 	// ForceTCP asks plain endpoints over TCP only. Otherwise UDP goes first,
-	// so that PreferUDP changes nothing; ForceTCP wins over it.
+	// so PreferUDP changes nothing. ForceTCP wins over it.
 	ForceTCP, PreferUDP bool
 	Policy              Policy
 	MaxFails            int           // failures in a row; 0: never taken for dead
 	Expire              time.Duration // idle connections close after this; 0: 10 s
 	HealthCheck         HealthCheck
-	MaxConcurrent       int         // exchanges under way at once; 0: no limit
+	MaxConcurrent       int // exchanges under way at once; 0: no limit but Limits.Pending
+	Limits              Limits
 	TLS                 *tls.Config // for TLS endpoints; nil: defaults
 
-	Timeout time.Duration // of an Exchange, all tries; 0: 4 s
-	// AttemptTimeout is how long the reply to one query is waited for, over
-	// one transport; 0: 2 s. Other queries may follow sooner, see Exchange.
+	Timeout time.Duration // of an exchange, all queries; 0: 4 s
+	// AttemptTimeout is the silence after which a query counts as failed; 0: 2 s.
+	// Other queries may follow sooner, see Start, and a late reply is still taken.
 	AttemptTimeout time.Duration
 
-	// Patient asks again only after AttemptTimeout or an error, and never for a
-	// reply that is merely late.
+	// Patient sends another query only after AttemptTimeout or an error, and
+	// none for a reply that is merely late.
 	Patient bool
+	// KeepAsking sends every question even while all servers are down. Otherwise
+	// questions wait or fail then, see ErrDown.
+	KeepAsking bool
 
 	Dialer  Dialer           // nil: net.Dialer
 	Now     func() time.Time // nil: time.Now
@@ -76,23 +93,31 @@ type PoolConfig struct {
 
 // Pool asks the upstream servers of one forward. Its methods may be called
 // concurrently.
+//
+// Locks are taken in this order: an attempt's, outage's, a server's, that of its
+// ports or conns, timers'.
 type Pool struct {
-	cfg     PoolConfig
-	tls     *tls.Config // never modified
-	order   func([]*server) []*server
-	active  atomic.Int64
-	hedges  budget
-	buffers sync.Pool // of *[maxDatagram]byte
+	cfg       PoolConfig
+	tls       *tls.Config // never modified
+	order     func([]*server) []*server
+	bounds    atomic.Pointer[Limits]
+	active    atomic.Int64 // exchanges
+	hedges    budget
+	timers    timers
+	down      atomic.Bool // there is an outage
+	outage    outage
+	downError *Error // of all exchanges that an outage refuses
+	facts     *lru.Cache[Endpoint, *facts]
 
 	servers atomic.Pointer[[]*server] // the slice is never modified
 
 	mu       sync.Mutex
 	stopped  bool
 	suspects []*server     // to be probed; guarded by mu
-	wake     chan struct{} // Run has something to look at; capacity 1
+	wake     chan struct{} // wakes Run; capacity 1
 }
 
-// NewPool checks c and makes its Pool. Nothing is sent until Exchange.
+// NewPool checks c and makes its Pool. Nothing is sent until Start or Exchange.
 func NewPool(c PoolConfig) (*Pool, error) {
 	order, err := c.Policy.order()
 	if err != nil {
@@ -102,8 +127,14 @@ func NewPool(c PoolConfig) (*Pool, error) {
 		return nil, err
 	}
 	c.setDefaults()
-	p := &Pool{cfg: c, tls: baseTLS(c.TLS), order: order, wake: make(chan struct{}, 1)}
-	p.buffers.New = func() any { return new([maxDatagram]byte) }
+	known, err := lru.New[Endpoint, *facts](factsKept)
+	if err != nil {
+		return nil, err
+	}
+	p := &Pool{cfg: c, tls: baseTLS(c.TLS), order: order, facts: known, wake: make(chan struct{}, 1)}
+	p.downError = &Error{EDE: edeNoReachableAuthority, Text: ErrDown.Error(), Err: fmt.Errorf("forward %s: %w", c.From, ErrDown)}
+	p.outage.timer.due = p.dueOutage
+	p.SetLimits(c.Limits)
 	p.hedges.thousandths.Store(hedgeSaved / 2)
 	p.servers.Store(new([]*server))
 	p.SetEndpoints(c.Endpoints)
@@ -121,8 +152,8 @@ func (c *PoolConfig) check() error {
 			return fmt.Errorf("%q is not a domain name", name)
 		}
 	}
-	if c.MaxFails < 0 || c.MaxConcurrent < 0 {
-		return errors.New("max_fails and max_concurrent must not be negative")
+	if c.MaxFails < 0 || c.MaxConcurrent < 0 || min(c.Limits.Sockets, c.Limits.Conns, c.Limits.Pending) < 0 {
+		return errors.New("max_fails, max_concurrent and limits must not be negative")
 	}
 	if c.Expire < 0 || c.Timeout < 0 || c.AttemptTimeout < 0 || c.HealthCheck.Interval < 0 {
 		return errors.New("durations must not be negative")
@@ -161,13 +192,22 @@ func orDefault[T comparable](v, otherwise T) T {
 	return v
 }
 
-// covers reports whether questions for name are this pool's.
+// SetLimits replaces the limits. What is open or pending above them stays until
+// it ends.
+func (p *Pool) SetLimits(l Limits) {
+	l.Sockets = orDefault(l.Sockets, defaultSockets)
+	l.Conns = orDefault(l.Conns, defaultConns)
+	l.Pending = orDefault(l.Pending, defaultPending)
+	p.bounds.Store(&l)
+}
+
+// covers reports whether p answers questions for name.
 func (p *Pool) covers(name string) bool {
 	if !dns.IsSubDomain(p.cfg.From, name) {
 		return false
 	}
 	if dns.CountLabel(name) == dns.CountLabel(p.cfg.From) {
-		return true // From itself, whatever Except says
+		return true // From itself is not subject to Except
 	}
 	for _, e := range p.cfg.Except {
 		if dns.IsSubDomain(e, name) {
@@ -178,9 +218,14 @@ func (p *Pool) covers(name string) bool {
 }
 
 // SetEndpoints replaces the servers. Those that stay keep their connections
-// and their health; those that go are closed once their exchanges end.
+// and their health. Those that are removed close once their exchanges end.
 // Unusable and repeated endpoints are left out.
 func (p *Pool) SetEndpoints(endpoints []Endpoint) {
+	p.setEndpoints(endpoints)
+	p.judgeOutage()
+}
+
+func (p *Pool) setEndpoints(endpoints []Endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := make(map[Endpoint]*server)
@@ -211,8 +256,8 @@ func (p *Pool) SetEndpoints(endpoints []Endpoint) {
 // done, and returns when the probes have ended and the idle connections are
 // closed. It always returns nil and must be called at most once.
 //
-// Exchange keeps working afterwards, so that exchanges which overlap with a
-// reload succeed, but no connection is kept and no server is probed.
+// Start and Exchange keep working afterwards, so that exchanges which overlap
+// with a reload succeed, but no connection is kept and no server is probed.
 func (p *Pool) Run(ctx context.Context) error {
 	var probes sync.WaitGroup
 	timer := time.NewTimer(0)
@@ -237,7 +282,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	return nil
 }
 
-// nudge makes Run look for work.
+// nudge wakes Run.
 func (p *Pool) nudge() {
 	select {
 	case p.wake <- struct{}{}:
@@ -245,8 +290,8 @@ func (p *Pool) nudge() {
 	}
 }
 
-// closeExpired closes connections and ports that were idle for too long and
-// tells how long the next one has.
+// closeExpired closes connections and ports that were idle for too long, and
+// returns how long the next one has.
 func (p *Pool) closeExpired() (wait time.Duration, some bool) {
 	earliest := func(left time.Duration, ok bool) {
 		if ok && (!some || left < wait) {
@@ -255,7 +300,7 @@ func (p *Pool) closeExpired() (wait time.Duration, some bool) {
 	}
 	for _, s := range *p.servers.Load() {
 		now := p.cfg.Now()
-		next, left := s.idle.expire(now)
+		next, left := s.conns.expire(now)
 		earliest(next.Sub(now), left)
 		now = time.Now()
 		next, left = s.ports.expire(now)
@@ -264,7 +309,7 @@ func (p *Pool) closeExpired() (wait time.Duration, some bool) {
 	return wait, some
 }
 
-// stop closes what is idle and makes the servers keep nothing from now on.
+// stop closes what is idle. From now on the servers keep nothing.
 func (p *Pool) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -272,4 +317,59 @@ func (p *Pool) stop() {
 	for _, s := range *p.servers.Load() {
 		s.retire()
 	}
+}
+
+// Policy is how a Pool orders its servers for an exchange.
+type Policy string
+
+// The policies of forward. The empty Policy is PolicyRandom.
+const (
+	PolicyRandom     Policy = "random"
+	PolicyRoundRobin Policy = "round_robin"
+	PolicySequential Policy = "sequential"
+)
+
+// order returns the function that orders servers. It returns a new slice.
+func (p Policy) order() (func([]*server) []*server, error) {
+	switch p {
+	case PolicyRandom, "":
+		return shuffled, nil
+	case PolicyRoundRobin:
+		var calls atomic.Uint32
+		return func(in []*server) []*server { return rotated(in, calls.Add(1)-1) }, nil
+	case PolicySequential:
+		return func(in []*server) []*server { return rotated(in, 0) }, nil
+	}
+	return nil, fmt.Errorf("policy %q: not one of random, round_robin, sequential", string(p))
+}
+
+func shuffled(in []*server) []*server {
+	out := append([]*server(nil), in...)
+	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out
+}
+
+func rotated(in []*server, by uint32) []*server {
+	if len(in) == 0 {
+		return nil
+	}
+	k := int(by % uint32(len(in)))
+	return append(append(make([]*server, 0, len(in)), in[k:]...), in[:k]...)
+}
+
+// plan returns the servers in the order of the policy, with the dead ones apart.
+// If all are dead, the health check is taken for broken and all count as alive.
+func (p *Pool) plan() (alive, dead []*server) {
+	for _, s := range p.order(*p.servers.Load()) {
+		if s.down() {
+			dead = append(dead, s)
+		} else {
+			alive = append(alive, s)
+		}
+	}
+	if len(alive) == 0 && len(dead) > 0 {
+		p.cfg.Metrics.healthBroken.Inc()
+		return dead, nil
+	}
+	return alive, dead
 }

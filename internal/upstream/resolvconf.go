@@ -9,11 +9,11 @@ import (
 )
 
 // ParseResolvConf reads the nameserver lines and the search list of a
-// resolv.conf(5). Unlike libc it returns more than three nameservers. Lines
-// that libc ignores are ignored; of several search and domain lines the last
-// counts. Search domains are returned as written.
+// resolv.conf(5). Unlike libc it returns more than three nameservers. It ignores
+// the lines that libc ignores. The last search or domain line counts. Search
+// domains are returned as written.
 //
-// The error wraps ErrNoNameserver if there is none.
+// The error wraps ErrNoNameserver if there is no nameserver.
 func ParseResolvConf(r io.Reader) (nameservers []netip.Addr, search []string, err error) {
 	lines := bufio.NewReader(r)
 	for {
@@ -32,8 +32,8 @@ func ParseResolvConf(r io.Reader) (nameservers []netip.Addr, search []string, er
 	return nameservers, search, nil
 }
 
-// parseResolvLine takes what one line says. A keyword starts in the first
-// column; # and ; begin a comment there, and anywhere in a nameserver line.
+// parseResolvLine reads one line. A keyword starts in the first column. # and ;
+// begin a comment there, and anywhere in a nameserver line.
 func parseResolvLine(line string, nameservers *[]netip.Addr, search *[]string) {
 	if strings.IndexAny(line, " \t#;") == 0 {
 		return

@@ -1,42 +1,53 @@
 package upstream
 
 import (
+	"context"
 	"crypto/tls"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
 )
 
-// noEDNSFor is how long a server that choked on our OPT record is asked
-// without one.
-const noEDNSFor = 15 * time.Minute
-
-// server is an Endpoint and what we know of it.
+// server is an Endpoint and what is known about it.
 type server struct {
 	Endpoint
+	*facts
+	pool    *Pool
 	to      string // host:port, as dialled and as a metric label
 	tls     *tls.Config
-	idle    connStack
-	ports   portStock
-	rtt     rtt
+	ports   ports
+	conns   conns
 	metrics *endpointMetrics
-	noEDNS  atomic.Int64  // Unix nanoseconds until which it gets no OPT record
-	sentOPT atomic.Int64  // Unix nanoseconds of the last OPT record from it
 	gone    chan struct{} // closed when retired
 
 	mu      sync.Mutex
-	fails   int  // in a row
-	dead    bool // MaxFails were reached
+	health  // see below
 	probing bool
 	retired bool
 }
 
-// newServer needs p.mu held.
+// facts are what nodens has learnt about an endpoint. They survive a change of
+// the pool's endpoints.
+type facts struct {
+	rtt  rtt
+	edns edns
+}
+
+// factsKept bounds the endpoints of a pool that have facts.
+const factsKept = 256
+
+// newServer makes the server of e; p.mu is held.
 func (p *Pool) newServer(e Endpoint) *server {
-	s := &server{Endpoint: e, to: e.Addr.String(), gone: make(chan struct{})}
+	s := &server{Endpoint: e, pool: p, to: e.Addr.String(), gone: make(chan struct{})}
+	s.ports.server, s.conns.server = s, s
 	s.metrics = p.cfg.Metrics.acquire(s.to)
+	known, ok := p.facts.Get(e)
+	if !ok {
+		known = new(facts)
+		p.facts.Add(e, known)
+	}
+	s.facts = known
 	if e.TLS {
 		s.tls = endpointTLS(p.tls, e)
 	}
@@ -46,8 +57,8 @@ func (p *Pool) newServer(e Endpoint) *server {
 	return s
 }
 
-// retire closes the idle connections and ends the keeping of new ones, the
-// probes and the metrics. Exchanges under way are not disturbed.
+// retire closes what is idle and ends the probes and the metrics. From now on
+// nothing is kept. Exchanges under way go on.
 func (s *server) retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,13 +67,19 @@ func (s *server) retire() {
 	}
 	s.retired = true
 	close(s.gone)
-	s.idle.close()
-	s.ports.close()
+	s.conns.retire()
+	s.ports.retire()
 	s.setDead(false)
 	s.metrics.release()
 }
 
-// name is how errors and logs call the server.
+// share is the part of a limit of the pool that one server may use, so that a
+// dead server leaves the others theirs.
+func (s *server) share(limit int) int {
+	return max(1, limit/max(1, len(*s.pool.servers.Load())))
+}
+
+// name is the server's name in errors and logs.
 func (s *server) name() string {
 	if s.ServerName != "" {
 		return s.to + " (" + s.ServerName + ")"
@@ -70,24 +87,41 @@ func (s *server) name() string {
 	return s.to
 }
 
-func (s *server) takesEDNS(now time.Time) bool { return now.UnixNano() >= s.noEDNS.Load() }
+const (
+	// probeTimeout is how long a probe may take before it counts as failed.
+	probeTimeout = time.Second
+	// lateProbe is how long its reply still shows that the server is alive.
+	lateProbe = 4 * time.Second
+)
 
-// refusesEDNS notes that s has answered a question without an OPT record and not
-// with one. Where s has shown lately that it knows them, that was the fault of
-// the question: a forwarder hands on what some server behind it cannot read,
-// and one name must not turn EDNS off for all.
-func (s *server) refusesEDNS(now time.Time) {
-	if now.Add(-noEDNSFor).UnixNano() >= s.sentOPT.Load() {
-		s.noEDNS.Store(now.Add(noEDNSFor).UnixNano())
-	}
+// A server that has not been heard for so many queries and so long is lost. If
+// all servers of a pool are lost, it fails fast.
+const (
+	lostQueries = 6
+	lostAfter   = 3 * time.Second
+)
+
+// health is what the replies of a server, and their lack, show.
+type health struct {
+	fails int       // in a row
+	heard time.Time // when the last reply came
+	first time.Time // when the first of them was sent
+	dead  bool      // MaxFails was reached: other servers go first
+	lost  bool      // see lostQueries
 }
 
-// heard looks for what a reply of s tells of s. That its version is not ours
-// (BADVERS) is no OPT record to speak of.
-func (s *server) heard(m *dns.Msg, now time.Time) {
-	if m.Rcode != dns.RcodeBadVers && m.IsEdns0() != nil {
-		s.sentOPT.Store(now.UnixNano())
-	}
+// down reports whether s failed so often in a row that others go first.
+func (s *server) down() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dead
+}
+
+// isLost reports whether s has not been heard for long.
+func (s *server) isLost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost
 }
 
 // failures is how many queries failed in a row.
@@ -109,4 +143,137 @@ func (s *server) setDead(dead bool) (changed bool) {
 		s.metrics.addDown(-1)
 	}
 	return true
+}
+
+// alive notes that s replied. Its earlier failures no longer count.
+func (p *Pool) alive(s *server) {
+	s.mu.Lock()
+	s.fails, s.heard = 0, time.Now()
+	found := s.lost
+	s.lost = false
+	back := s.dead && s.setDead(false)
+	s.mu.Unlock()
+	if back {
+		p.cfg.Logger.Info("upstream is back", "zone", p.cfg.From, "upstream", s.name())
+	}
+	if found {
+		p.judgeOutage()
+	}
+}
+
+// failed notes that s did not reply, or not with a DNS message, to a query that
+// was sent at sent, and has Run probe it. With MaxFails 0 it is never taken for
+// dead nor probed. Failures of a retired server do not count, nor does a silence
+// in which s has replied to another query.
+func (p *Pool) failed(s *server, err error, sent time.Time) {
+	s.mu.Lock()
+	if s.retired || isTimeout(err) && sent.Before(s.heard) {
+		s.mu.Unlock()
+		return
+	}
+	s.fails++
+	if s.fails == 1 || sent.Before(s.first) {
+		s.first = sent
+	}
+	checked := p.cfg.MaxFails > 0
+	fell := checked && s.fails >= p.cfg.MaxFails && s.setDead(true)
+	lost := checked && !s.lost && s.fails >= lostQueries && time.Since(s.first) >= lostAfter
+	s.lost = s.lost || lost
+	s.mu.Unlock()
+	if fell {
+		p.cfg.Logger.Warn("upstream is down", "zone", p.cfg.From, "upstream", s.name(), "error", err)
+	}
+	if lost {
+		p.judgeOutage()
+	}
+	p.suspect(s)
+}
+
+// suspect has Run probe s, unless it does so already. It is called for a
+// silence that proves nothing yet.
+func (p *Pool) suspect(s *server) {
+	s.mu.Lock()
+	probe := !s.probing && !s.retired && p.cfg.MaxFails > 0
+	s.probing = s.probing || probe
+	s.mu.Unlock()
+	if !probe {
+		return
+	}
+	p.mu.Lock()
+	p.suspects = append(p.suspects, s)
+	p.mu.Unlock()
+	p.nudge()
+}
+
+// takeSuspects returns the servers whose probing is due to begin.
+func (p *Pool) takeSuspects() []*server {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	due := p.suspects
+	p.suspects = nil
+	return due
+}
+
+// probe sends probes to s, now and once an interval, until it replies to a probe
+// or to a query, is retired, or ctx is done.
+func (p *Pool) probe(ctx context.Context, s *server) {
+	tick := time.NewTicker(p.cfg.HealthCheck.Interval)
+	defer tick.Stop()
+	for {
+		sent := time.Now()
+		err := p.probeOnce(ctx, s)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			s.metrics.probeFailed()
+			p.failed(s, err, sent)
+		}
+		if s.cleared() {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.gone:
+			return
+		case <-tick.C:
+		}
+		if s.cleared() {
+			return
+		}
+	}
+}
+
+// cleared reports whether s needs no more probes, and ends its probing then.
+// The next failure starts it again.
+func (s *server) cleared() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.probing = s.fails > 0 && !s.retired
+	return !s.probing
+}
+
+// probeOnce sends one probe. Any reply to it shows that the server is alive,
+// whatever its rcode, even one that comes after the probe has failed.
+func (p *Pool) probeOnce(ctx context.Context, s *server) error {
+	m := new(dns.Msg)
+	m.SetQuestion(p.cfg.HealthCheck.Domain, dns.TypeNS)
+	m.RecursionDesired = p.cfg.HealthCheck.RecursionDesired
+	q, err := newQuestion(m)
+	if err != nil {
+		return err
+	}
+	result := make(chan error, 1)
+	a := &attempt{pool: p, question: q, end: time.Now().Add(lateProbe), tryList: tryList{alive: []*server{s}}, probe: true}
+	a.timer.due = a.due
+	a.done = func(_ *dns.Msg, err error) { result <- err }
+	a.begin()
+	select {
+	case err := <-result:
+		return err
+	case <-ctx.Done():
+		a.cancel()
+		return ctx.Err()
+	}
 }

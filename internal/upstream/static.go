@@ -11,18 +11,19 @@ import (
 	"github.com/miekg/dns"
 )
 
-// staticTTL is the TTL of what a Static makes up: the SOA, and so of denials,
-// and the addresses of pods. In seconds.
+// staticTTL is the TTL, in seconds, of the records that a Static synthesises: the
+// SOA, and so denials, and the addresses of pods.
 const staticTTL = 30
 
-// Static answers from fixed records as CoreDNS's kubernetes plugin would for a
+// Static answers from fixed records as CoreDNS's kubernetes plugin does for a
 // cluster that has them. It is immutable.
 type Static struct {
 	origins []string
-	nodes   map[string]map[uint16][]dns.RR // by canonical owner; empty: a node above others
+	nodes   map[string]map[uint16][]dns.RR // by canonical owner; no records: an empty non-terminal
 }
 
-// NewStatic makes a Static of records, which it keeps, for the zones origins.
+// NewStatic makes a Static of the records of zone, which it keeps, for the zones
+// origins.
 func NewStatic(zone []dns.RR, origins []string) (*Static, error) {
 	if len(origins) == 0 {
 		return nil, errors.New("static zone: no origin")
@@ -36,7 +37,7 @@ func NewStatic(zone []dns.RR, origins []string) (*Static, error) {
 		s.origins = append(s.origins, o)
 		s.node(o)
 	}
-	// The longest first, so that the first that fits is the closest.
+	// The longest first, so that the first match is the closest.
 	slices.SortStableFunc(s.origins, func(a, b string) int { return dns.CountLabel(b) - dns.CountLabel(a) })
 	for _, rr := range zone {
 		if err := s.add(rr); err != nil {
@@ -56,7 +57,7 @@ func (s *Static) node(name string) map[uint16][]dns.RR {
 	return s.nodes[name]
 }
 
-// add enters rr and the empty non-terminals above it.
+// add adds rr and the empty non-terminals above it.
 func (s *Static) add(rr dns.RR) error {
 	if rr == nil {
 		return errors.New("static zone: nil record")
@@ -121,8 +122,7 @@ func (s *Static) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 	return reply, nil
 }
 
-// records copies the node's records of the type asked for, under the name as
-// it was asked.
+// records copies the node's records of q's type, under q's name as asked.
 func (s *Static) records(q *question, node map[uint16][]dns.RR) []dns.RR {
 	var out []dns.RR
 	for _, rr := range node[q.Qtype] {
@@ -153,7 +153,7 @@ func (s *Static) additional(answer []dns.RR) []dns.RR {
 	return out
 }
 
-// soa is what CoreDNS makes up for a zone.
+// soa is the SOA record that CoreDNS synthesises for a zone.
 func soa(origin string) *dns.SOA {
 	below := strings.TrimPrefix(origin, ".")
 	return &dns.SOA{
@@ -163,8 +163,8 @@ func soa(origin string) *dns.SOA {
 	}
 }
 
-// podAddr returns the address that the name of a pod, a-b-c-d.NAMESPACE.pod
-// under the origin, spells. Any address will do, as with "pods insecure".
+// podAddr returns the address in the name of a pod, a-b-c-d.NAMESPACE.pod under
+// the origin. Any address is accepted, as with "pods insecure".
 func (s *Static) podAddr(name, origin string) (netip.Addr, bool) {
 	rest, ok := strings.CutSuffix(name, ".pod."+origin)
 	if !ok || isReverse(origin) {
@@ -183,7 +183,7 @@ func (s *Static) podAddr(name, origin string) (netip.Addr, bool) {
 }
 
 // podNamespace reports whether name is the parent of the pods of a namespace
-// that has services, or of all pods: both exist without records.
+// that has services, or the parent of all pods. Both exist without records.
 func (s *Static) podNamespace(name, origin string) bool {
 	if isReverse(origin) {
 		return false

@@ -100,7 +100,7 @@ func TestSample(t *testing.T) {
 	}
 }
 
-func TestSampleAnswersAreTheCallers(t *testing.T) {
+func TestSampleAnswersAreCopies(t *testing.T) {
 	s, err := Sample()
 	if err != nil {
 		t.Fatal(err)

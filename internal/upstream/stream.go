@@ -1,81 +1,329 @@
 package upstream
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"slices"
+	"sync"
 	"time"
-
-	"github.com/miekg/dns"
 )
 
 // sessionsKept bounds the TLS sessions kept for resumption, over all servers.
 const sessionsKept = 64
 
-// stream is a TCP or TLS connection. One query at a time is under way on it:
-// many servers answer the queries of a connection in order, and a slow one
-// would hold up the others.
+// streamBuffer is what a connection keeps to read into, in bytes. Longer
+// replies get a buffer of their own.
+const streamBuffer = 512
+
+// conns holds the TCP or TLS connections to one server.
+type conns struct {
+	server *server
+
+	mu     sync.Mutex
+	all    []*stream
+	idle   []*stream // those of all on which no reply is waited for, the last used at the end
+	closed bool      // no connection is kept idle
+}
+
+// stream is a TCP or TLS connection. One query at a time is under way on it
+// while there are fewer connections than may be, since many servers answer the
+// queries of a connection in order. Above that queries share connections, and
+// replies may come in any order (RFC 7766 section 6.2.1.1). Its fields are
+// guarded by conns.mu.
 type stream struct {
-	net.Conn
-	since time.Time     // idle since, by the system's clock
-	until time.Time     // to be kept idle, by the pool's
-	keep  time.Duration // how long the peer keeps it, RFC 7828; negative: unknown
-
-	in []byte // of the reply that is being read
+	set     *conns
+	cancel  context.CancelFunc // ends the dialling
+	conn    net.Conn           // nil while dialling
+	out     []byte             // frames to be written
+	wake    chan struct{}      // out is not empty, or err is set; capacity 1
+	waiting idSet
+	left    int           // replies that may come and are not waited for any more
+	served  bool          // a reply has come
+	heard   time.Time     // when something was last read
+	doubted bool          // a reply did not come: it takes no query if there is another
+	since   time.Time     // idle since, by the system's clock
+	until   time.Time     // to be kept idle, by the pool's clock
+	keep    time.Duration // how long the peer keeps it, RFC 7828; negative: unknown
+	err     error         // why it was closed; nil: it is open
 }
 
-// read sends q, unless that was done, and reads the reply. If the deadline of
-// Conn passes it may be called again, with sent, and goes on. A reply to
-// something else means that the peer is confused: strangers cannot inject.
-func (c *stream) read(s *server, q *query, sent bool) (*dns.Msg, error) {
-	if !sent {
-		c.in = c.in[:0]
-		if _, err := c.Write(q.framed); err != nil {
-			return nil, err
+// send registers q on a connection and has it written. fresh asks for a new
+// connection.
+func (cs *conns) send(q *query, now time.Time, fresh bool) error {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := cs.choose(fresh)
+	if c == nil {
+		c = cs.open(now)
+	} else {
+		cs.server.metrics.connHit(cs.server.proto())
+	}
+	if err := c.waiting.add(q); err != nil {
+		return err
+	}
+	q.conn, q.reused = c, c.served
+	c.out = q.pack(c.out)
+	c.signal()
+	return nil
+}
+
+// choose picks the idle connection used last, nil for a new one, or the one
+// with the fewest queries if there are as many as may be; cs.mu is held.
+func (cs *conns) choose(fresh bool) *stream {
+	now := cs.server.pool.cfg.Now()
+	for !fresh && len(cs.idle) > 0 {
+		c := cs.idle[len(cs.idle)-1]
+		if c.until.After(now) {
+			cs.idle = cs.idle[:len(cs.idle)-1]
+			return c
+		}
+		cs.close(c, net.ErrClosed)
+	}
+	if len(cs.all) < cs.server.share(cs.server.pool.bounds.Load().Conns) {
+		return nil
+	}
+	if len(cs.idle) > 0 {
+		cs.close(cs.idle[0], net.ErrClosed)
+		return nil
+	}
+	least := cs.all[0]
+	for _, c := range cs.all[1:] {
+		if c.doubted != least.doubted && least.doubted || c.doubted == least.doubted && len(c.waiting) < len(least.waiting) {
+			least = c
 		}
 	}
-	frame, err := c.frame()
+	return least
+}
+
+// open starts a new connection; cs.mu is held.
+func (cs *conns) open(now time.Time) *stream {
+	cs.server.metrics.connMiss(cs.server.proto())
+	ctx, cancel := context.WithDeadline(context.Background(), now.Add(cs.server.pool.cfg.AttemptTimeout))
+	c := &stream{set: cs, cancel: cancel, wake: make(chan struct{}, 1), waiting: make(idSet), keep: -1}
+	cs.all = append(cs.all, c)
+	go c.run(ctx)
+	return c
+}
+
+// signal makes run look; it never blocks.
+func (c *stream) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// release ends the wait of q. A connection that did not bring a reply takes no
+// more queries, and one that was silent altogether is closed.
+func (cs *conns) release(q *query, answered bool) {
+	now := time.Now()
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := q.conn
+	q.conn = nil
+	if c.err != nil {
+		return
+	}
+	delete(c.waiting, q.id)
+	if !answered {
+		c.doubted = true
+		c.left++
+		if c.heard.Before(q.sent) && now.Sub(q.sent) >= lostAfter {
+			cs.close(c, os.ErrDeadlineExceeded)
+			return
+		}
+	}
+	if len(c.waiting) == 0 {
+		cs.keep(c, now)
+	}
+}
+
+// keep keeps c, on which no reply is waited for, for as long as nodens and the
+// peer do; cs.mu is held.
+func (cs *conns) keep(c *stream, now time.Time) {
+	keep := cs.server.pool.cfg.Expire
+	if c.keep >= 0 {
+		keep = min(keep, c.keep)
+	}
+	if keep == 0 || c.doubted || cs.closed {
+		cs.close(c, net.ErrClosed)
+		return
+	}
+	c.since, c.until = now, cs.server.pool.cfg.Now().Add(keep)
+	cs.idle = append(cs.idle, c)
+	if len(cs.idle) == 1 {
+		cs.server.pool.nudge()
+	}
+}
+
+// close closes c and forgets it; cs.mu is held. Its goroutines fail the queries
+// that still wait.
+func (cs *conns) close(c *stream, err error) {
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	c.cancel()
+	if c.conn != nil {
+		_ = c.conn.Close()
+	}
+	c.signal()
+	same := func(o *stream) bool { return o == c }
+	cs.all = slices.DeleteFunc(cs.all, same)
+	cs.idle = slices.DeleteFunc(cs.idle, same)
+}
+
+// expire closes the idle connections whose time is over and returns when that
+// of the next one is.
+func (cs *conns) expire(now time.Time) (next time.Time, left bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for _, c := range slices.Clone(cs.idle) {
+		if !c.until.After(now) {
+			cs.close(c, net.ErrClosed)
+		} else if !left || c.until.Before(next) {
+			next, left = c.until, true
+		}
+	}
+	return next, left
+}
+
+// dropOlder closes the connections that have been idle since before t.
+func (cs *conns) dropOlder(t time.Time) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for _, c := range slices.Clone(cs.idle) {
+		if c.since.Before(t) {
+			cs.close(c, net.ErrClosed)
+		}
+	}
+}
+
+// retire closes all idle connections, and from now on each that becomes idle.
+func (cs *conns) retire() {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.closed = true
+	for _, c := range slices.Clone(cs.idle) {
+		cs.close(c, net.ErrClosed)
+	}
+}
+
+// run dials and then writes what is to be written, until the connection is
+// closed. It fails the queries that wait then.
+func (c *stream) run(ctx context.Context) {
+	defer c.cancel()
+	conn, err := c.set.server.dial(ctx)
+	if err == nil && !c.attach(conn) {
+		_ = conn.Close()
+		err = net.ErrClosed
+	}
 	if err != nil {
-		return nil, err
+		c.fail(err)
+		return
 	}
-	m, v := q.match(frame)
-	if v != accepted {
-		s.metrics.ignore(v)
-		return nil, fmt.Errorf("the reply is no reply to the query (%s)", v)
+	var reader sync.WaitGroup
+	reader.Go(func() { c.fail(c.read()) })
+	for err == nil {
+		<-c.wake
+		var out []byte
+		if out, err = c.take(); len(out) > 0 {
+			_ = conn.SetWriteDeadline(time.Now().Add(c.set.server.pool.cfg.AttemptTimeout))
+			_, err = conn.Write(out)
+		}
 	}
-	if d, ok := keepalive(m); ok {
-		c.keep = d
-	}
-	return m, nil
+	c.fail(err)
+	reader.Wait()
 }
 
-// frame reads until c.in holds a whole frame, and returns what is in it.
-func (c *stream) frame() ([]byte, error) {
-	if cap(c.in) == 0 {
-		c.in = make([]byte, 0, 512)
+// attach gives c its connection; false if c was closed meanwhile.
+func (c *stream) attach(conn net.Conn) bool {
+	c.set.mu.Lock()
+	defer c.set.mu.Unlock()
+	c.conn = conn
+	return c.err == nil
+}
+
+// take returns what is to be written.
+func (c *stream) take() ([]byte, error) {
+	c.set.mu.Lock()
+	defer c.set.mu.Unlock()
+	out := c.out
+	c.out = nil
+	return out, c.err
+}
+
+// fail closes c for err and fails the queries that wait on it.
+func (c *stream) fail(err error) {
+	c.set.mu.Lock()
+	c.set.close(c, err)
+	waiting := c.waiting
+	c.waiting, err = nil, c.err
+	c.set.mu.Unlock()
+	for _, q := range waiting {
+		q.a.failed(q, err)
 	}
+}
+
+// read reads replies until the connection fails.
+func (c *stream) read() error {
+	from, kept := bufio.NewReaderSize(c.conn, streamBuffer), make([]byte, streamBuffer)
 	for {
-		want := 2
-		if len(c.in) >= 2 {
-			if want += int(binary.BigEndian.Uint16(c.in)); len(c.in) >= want {
-				return c.in[2:want], nil
-			}
+		if _, err := io.ReadFull(from, kept[:2]); err != nil {
+			return err
 		}
-		if want > cap(c.in) {
-			c.in = append(make([]byte, 0, want), c.in...)
+		b := kept
+		if n := int(binary.BigEndian.Uint16(kept)); n <= len(kept) {
+			b = b[:n]
+		} else {
+			b = make([]byte, n)
 		}
-		n, err := c.Read(c.in[len(c.in):cap(c.in)])
-		c.in = c.in[:len(c.in)+n]
-		if err != nil && n == 0 {
-			if err == io.EOF && len(c.in) > 0 {
-				err = io.ErrUnexpectedEOF
-			}
-			return nil, err
+		if _, err := io.ReadFull(from, b); err == io.EOF {
+			return io.ErrUnexpectedEOF
+		} else if err != nil {
+			return err
+		}
+		if err := c.handle(b); err != nil {
+			return err
 		}
 	}
+}
+
+// handle gives a reply to the query that waits for it. A reply to anything else
+// means that the peer is confused: strangers cannot inject.
+func (c *stream) handle(b []byte) error {
+	c.set.mu.Lock()
+	c.heard, c.served = time.Now(), true
+	var q *query
+	if len(b) >= 2 {
+		q = c.waiting[binary.BigEndian.Uint16(b)]
+	}
+	late := q == nil && c.left > 0
+	if late {
+		c.left--
+	}
+	c.set.mu.Unlock()
+	if late {
+		return nil
+	}
+	v := unasked(b)
+	if q != nil {
+		m, verdict := q.match(b)
+		if verdict == accepted {
+			c.learn(m)
+			q.a.replied(q, m)
+			return nil
+		}
+		v = verdict
+	}
+	c.set.server.metrics.ignore(v)
+	return fmt.Errorf("the reply does not match the query (%s)", v)
 }
 
 func (s *server) proto() proto {
@@ -86,39 +334,17 @@ func (s *server) proto() proto {
 }
 
 // dial opens a connection to s and, with TLS, shakes hands.
-func (p *Pool) dial(ctx context.Context, s *server) (*stream, error) {
-	s.metrics.connMiss(s.proto())
-	c, err := p.cfg.Dialer.DialContext(ctx, "tcp", s.to)
-	if err != nil {
-		return nil, err
+func (s *server) dial(ctx context.Context) (net.Conn, error) {
+	c, err := s.pool.cfg.Dialer.DialContext(ctx, "tcp", s.to)
+	if err != nil || !s.TLS {
+		return c, err
 	}
-	if s.TLS {
-		t := tls.Client(c, s.tls)
-		if err := t.HandshakeContext(ctx); err != nil {
-			_ = c.Close()
-			return nil, fmt.Errorf("TLS handshake: %w", err)
-		}
-		c = t
-	}
-	return &stream{Conn: c, keep: -1}, nil
-}
-
-// keepStream keeps c, which has just brought an answer and nothing else, for
-// as long as we and its peer do.
-func (p *Pool) keepStream(s *server, c *stream) {
-	keep := p.cfg.Expire
-	if c.keep >= 0 {
-		keep = min(keep, c.keep)
-	}
-	more := len(c.in) > 2+int(binary.BigEndian.Uint16(c.in))
-	if keep == 0 || more || c.SetDeadline(time.Time{}) != nil {
+	t := tls.Client(c, s.tls)
+	if err := t.HandshakeContext(ctx); err != nil {
 		_ = c.Close()
-		return
+		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
-	c.since, c.until = time.Now(), p.cfg.Now().Add(keep)
-	if first := s.idle.put(c); first {
-		p.nudge()
-	}
+	return t, nil
 }
 
 // baseTLS is what the servers' configurations start from: at least TLS 1.2,

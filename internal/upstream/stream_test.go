@@ -106,26 +106,28 @@ func TestForceTCPReusesTheConnection(t *testing.T) {
 	wantSeries(t, reg, 2, "coredns_proxy_conn_cache_hits_total", "to", to, "proto", "tcp", "proxy_name", "forward")
 	wantSeries(t, reg, 1, "coredns_proxy_conn_cache_misses_total", "to", to, "proto", "tcp")
 	start(t, p)() // closes the connection, or the fake's Cleanup would have to
-	if c := (*p.servers.Load())[0].idle.take(time.Time{}); c != nil {
+	if n := (*p.servers.Load())[0].conns.idleNow(); n != 0 {
 		t.Error("a connection is kept after Run")
 	}
 }
 
-// waitLoud waits until the peer's close or bytes have reached the idle
-// connection of p, if they were not seen with the answer: the kernel gives no
-// other signal.
-func waitLoud(t *testing.T, p *Pool) {
+func (cs *conns) idleNow() int {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return len(cs.idle)
+}
+
+// waitClosed waits until the peer's close or bytes have ended the idle connection
+// of p.
+func waitClosed(t *testing.T, p *Pool) {
 	t.Helper()
 	s := (*p.servers.Load())[0]
 	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		s.idle.mu.Lock()
-		loud := len(s.idle.conns) == 0 || !quiet(s.idle.conns[0].Conn)
-		s.idle.mu.Unlock()
-		if loud {
+		if s.conns.idleNow() == 0 {
 			return
 		}
 	}
-	t.Fatal("the idle connection stays quiet")
+	t.Fatal("the idle connection stays open")
 }
 
 func TestIdleConnectionIsValidated(t *testing.T) {
@@ -154,7 +156,7 @@ func TestIdleConnectionIsValidated(t *testing.T) {
 			})
 			p, reg := newTestPool(t, forceTCP, f.endpoint())
 			mustAnswer(t, p, "example.org.")
-			waitLoud(t, p)
+			waitClosed(t, p)
 			mustAnswer(t, p, "example.org.")
 			wantSeries(t, reg, 0, "coredns_proxy_conn_cache_hits_total")
 			wantSeries(t, reg, 2, "coredns_proxy_conn_cache_misses_total")
@@ -165,7 +167,7 @@ func TestIdleConnectionIsValidated(t *testing.T) {
 	}
 }
 
-func TestReusedConnectionFailsOverToAFreshOne(t *testing.T) {
+func TestFailedReusedConnectionIsReplaced(t *testing.T) {
 	tests := map[string]func(q seen, c net.Conn){
 		"reset in the middle of a reply": func(q seen, c net.Conn) {
 			_, _ = c.Write(frame(answer(q.msg))[:20])
@@ -209,8 +211,8 @@ func TestReusedConnectionFailsOverToAFreshOne(t *testing.T) {
 	}
 }
 
-// mutes is a Dialer in a synctest bubble whose server answers the first query
-// of each connection after a moment, and falls silent on the first few after it.
+// mutes is a Dialer in a synctest bubble. Its server answers the first query of
+// each connection. On the first few connections it answers no other.
 type mutes struct {
 	few int
 
@@ -296,11 +298,11 @@ func TestCancelledQueryClosesItsConnection(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-asked; cancel() }()
 	if _, err := p.Exchange(ctx, asking("example.org.", dns.TypeA)); err == nil {
-		t.Fatal("an answer from nowhere")
+		t.Fatal("a silent server answers")
 	}
 	<-closed
 	if s := (*p.servers.Load())[0]; s.fails != 0 {
-		t.Error("the caller's impatience counts against the server")
+		t.Error("a cancelled query counts against the server")
 	}
 	mustAnswer(t, p, "example.org.")
 }
@@ -352,8 +354,8 @@ func (a *authority) issue(name string, notAfter time.Time) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// speakingTLS makes a script whose server answers one query a connection;
-// states gets what each handshake came to.
+// speakingTLS makes a script whose server answers one query per connection. It
+// sends the state after each handshake to states.
 func speakingTLS(c *tls.Config, states chan<- tls.ConnectionState) func(*fake) {
 	return func(f *fake) {
 		f.onConn = func(_ int, raw net.Conn) {
@@ -447,9 +449,9 @@ func TestTLSRefusesBadServers(t *testing.T) {
 	}
 }
 
-// TestSilenceDropsTheOtherIdleConnections has two connections whose server
-// falls silent: the query that learns it from one must spare others the other.
-func TestSilenceDropsTheOtherIdleConnections(t *testing.T) {
+// TestSilenceDropsOlderIdleConnections has two connections whose server falls
+// silent. The query that finds the first one silent closes the other one too.
+func TestSilenceDropsOlderIdleConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &mutes{few: 2}
 		p := mutePool(t, d)
@@ -467,10 +469,7 @@ func TestSilenceDropsTheOtherIdleConnections(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond) // what is idle as long as the query runs is left alone
 		mustAnswer(t, p, "example.org.")
-		s := (*p.servers.Load())[0]
-		s.idle.mu.Lock()
-		defer s.idle.mu.Unlock()
-		if n := len(s.idle.conns); n != 1 {
+		if n := (*p.servers.Load())[0].conns.idleNow(); n != 1 {
 			t.Errorf("%d idle connections, want the fresh one", n)
 		}
 	})

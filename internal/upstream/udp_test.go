@@ -11,12 +11,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// spoiled makes a reply that carries another address and is wrong somewhere.
+// spoiled makes a reply with another address, which spoil makes invalid.
 func spoiled(q *dns.Msg, spoil func(*dns.Msg)) []byte {
 	return reply(q, func(m *dns.Msg) { withA("203.0.113.66")(m); spoil(m) })
 }
 
-func TestOverUDPIgnoresWhatIsNoReply(t *testing.T) {
+func TestUDPIgnoresInvalidReplies(t *testing.T) {
 	tests := []struct {
 		name   string
 		bad    func(q *dns.Msg) []byte
@@ -85,7 +85,7 @@ func TestOverUDPIgnoresWhatIsNoReply(t *testing.T) {
 			p, reg := newTestPool(t, nil, f.endpoint())
 			m := mustAnswer(t, p, "good.example.")
 			if got := m.Answer[0].(*dns.A).A.String(); got != "192.0.2.1" {
-				t.Errorf("address %s is the spoofer's", got)
+				t.Errorf("address %s is from the spoofed reply", got)
 			}
 			if n := len(f.queries()); n != 1 {
 				t.Errorf("%d queries, want 1", n)
@@ -95,7 +95,7 @@ func TestOverUDPIgnoresWhatIsNoReply(t *testing.T) {
 	}
 }
 
-func TestOverUDPIgnoresOtherPorts(t *testing.T) {
+func TestUDPIgnoresOtherPorts(t *testing.T) {
 	f := newFake(t, func(f *fake) {
 		f.onUDP = func(q seen, send func([]byte)) {
 			other, err := net.DialUDP("udp", &net.UDPAddr{IP: f.addr.Addr().AsSlice()}, net.UDPAddrFromAddrPort(q.from))
@@ -110,12 +110,12 @@ func TestOverUDPIgnoresOtherPorts(t *testing.T) {
 	})
 	p, _ := newTestPool(t, nil, f.endpoint())
 	if got := mustAnswer(t, p, "good.example.").Answer[0].(*dns.A).A.String(); got != "192.0.2.1" {
-		t.Errorf("address %s came from a stranger's port", got)
+		t.Errorf("address %s came from another port", got)
 	}
 }
 
-// TestPortsAndIDs: no port serves more than portUses queries, the next is drawn
-// from many, and neither ports nor IDs follow each other.
+// TestPortsAndIDs: a port serves at most portUses queries, the next one is drawn
+// from many, and neither ports nor IDs are sequential.
 func TestPortsAndIDs(t *testing.T) {
 	const n = 2000
 	f := newFake(t, nil)
@@ -149,8 +149,8 @@ func TestPortsAndIDs(t *testing.T) {
 	}
 }
 
-// TestFewQueriesGetPortsOfTheirOwn: below the number of ports to choose from
-// every query has a new one.
+// TestFewQueriesGetPortsOfTheirOwn: while there are too few ports to choose from,
+// each query gets a new one.
 func TestFewQueriesGetPortsOfTheirOwn(t *testing.T) {
 	f := newFake(t, nil)
 	p, _ := newTestPool(t, nil, f.endpoint())
@@ -166,8 +166,7 @@ func TestFewQueriesGetPortsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestOldPortsAreClosed: a port ends with its age, whether it is asked for
-// again or not.
+// TestOldPortsAreClosed: an idle port is closed at portAge.
 func TestOldPortsAreClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(pipes)
@@ -175,22 +174,22 @@ func TestOldPortsAreClosed(t *testing.T) {
 		p, _, stop := bubblePool(t, d, nil, addrA)
 		mustAnswer(t, p, "example.org.")
 		synctest.Wait()
-		if n := (*p.servers.Load())[0].ports.len(); n != 1 {
+		if n := (*p.servers.Load())[0].ports.idleNow(); n != 1 {
 			t.Errorf("%d idle ports, want 1", n)
 		}
 		time.Sleep(portAge + 10*time.Millisecond)
 		synctest.Wait()
-		if n := (*p.servers.Load())[0].ports.len(); n != 0 {
+		if n := (*p.servers.Load())[0].ports.idleNow(); n != 0 {
 			t.Errorf("%d idle ports after %v, want none", n, portAge)
 		}
 		stop()
 	})
 }
 
-func (st *portStock) len() int {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return len(st.ports)
+func (ps *ports) idleNow() int {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return len(ps.idle)
 }
 
 func TestOnlyTheQuestionLeaves(t *testing.T) {
@@ -284,7 +283,7 @@ func TestEDNSFallback(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a header and no more", func(t *testing.T) {
+	t.Run("bare header", func(t *testing.T) {
 		f := newFake(t, func(f *fake) {
 			f.onUDP = func(q seen, send func([]byte)) {
 				if q.msg.IsEdns0() == nil {
@@ -302,7 +301,7 @@ func TestEDNSFallback(t *testing.T) {
 			}
 		}
 	})
-	t.Run("the fault of one name", func(t *testing.T) {
+	t.Run("one bad name", func(t *testing.T) {
 		f := newFake(t, func(f *fake) {
 			f.onUDP = func(q seen, send func([]byte)) {
 				opt := q.msg.IsEdns0()
@@ -331,13 +330,13 @@ func TestEDNSFallback(t *testing.T) {
 		ask("old.example.", 2)
 		ask("www.example.", 1)
 		ask("old.example.", 2)
-		now = now.Add(noEDNSFor) // nothing was heard of it
+		now = now.Add(noEDNSFor) // no OPT record has come since
 		ask("old.example.", 2)
-		if (*p.servers.Load())[0].takesEDNS(now) {
-			t.Errorf("%v without an OPT record, and it is still taken for one that knows them", noEDNSFor)
+		if on, _ := (*p.servers.Load())[0].edns.state(now); on {
+			t.Errorf("EDNS is still on after %v without an OPT record", noEDNSFor)
 		}
 	})
-	t.Run("not the fault of EDNS", func(t *testing.T) {
+	t.Run("FORMERR without EDNS too", func(t *testing.T) {
 		f := newFake(t, answering(withRcode(dns.RcodeFormatError)))
 		p, _ := newTestPool(t, nil, f.endpoint())
 		for i := range 2 {
@@ -351,7 +350,7 @@ func TestEDNSFallback(t *testing.T) {
 	})
 }
 
-func TestRefusedConnectionGoesToTheNext(t *testing.T) {
+func TestRefusedConnectionAsksNextServer(t *testing.T) {
 	closed := newFake(t, nil)
 	closed.close()
 	f := newFake(t, nil)
@@ -368,7 +367,7 @@ func TestRefusedConnectionGoesToTheNext(t *testing.T) {
 	}
 }
 
-func TestSilenceIsAskedAgain(t *testing.T) {
+func TestSilenceIsRepeated(t *testing.T) {
 	n := 0
 	f := newFake(t, func(f *fake) {
 		f.onUDP = func(q seen, send func([]byte)) {

@@ -1,0 +1,124 @@
+package upstream
+
+import (
+	"sync"
+	"time"
+)
+
+// timers calls due for each of its timers once its time has come, one after
+// the other on one goroutine, which exists only while timers are due.
+type timers struct {
+	mu      sync.Mutex
+	heap    []*timer    // binary heap, the earliest first
+	clock   *time.Timer // starts run; nil: not needed yet
+	armed   time.Time   // when clock starts run; zero: not set
+	running bool        // run sets clock when it ends
+}
+
+// timer is the one entry of its owner in timers.
+type timer struct {
+	due   func() // called without locks; may set the timer again
+	at    time.Time
+	place int // in the heap, from 1; 0: not set
+}
+
+// set makes t due at at, in place of any earlier setting.
+func (ts *timers) set(t *timer, at time.Time) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if t.place != 0 && t.at.Equal(at) {
+		return
+	}
+	t.at = at
+	if t.place == 0 {
+		ts.heap = append(ts.heap, t)
+		t.place = len(ts.heap)
+	}
+	ts.sift(t.place)
+	if !ts.running {
+		ts.arm()
+	}
+}
+
+// remove takes t out. Its due may be about to be called all the same.
+func (ts *timers) remove(t *timer) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.drop(t)
+}
+
+// drop is remove; ts.mu is held.
+func (ts *timers) drop(t *timer) {
+	if t.place == 0 {
+		return
+	}
+	i, n := t.place, len(ts.heap)
+	last := ts.heap[n-1]
+	ts.heap[n-1] = nil
+	ts.heap = ts.heap[:n-1]
+	t.place = 0
+	if last != t {
+		ts.heap[i-1], last.place = last, i
+		ts.sift(i)
+	}
+}
+
+// sift moves the timer at place i up or down to where it belongs; ts.mu is held.
+func (ts *timers) sift(i int) {
+	h := ts.heap
+	t := h[i-1]
+	for ; i > 1 && t.at.Before(h[i/2-1].at); i /= 2 {
+		h[i-1] = h[i/2-1]
+		h[i-1].place = i
+	}
+	for 2*i <= len(h) {
+		child := 2 * i
+		if child < len(h) && h[child].at.Before(h[child-1].at) {
+			child++
+		}
+		if !h[child-1].at.Before(t.at) {
+			break
+		}
+		h[i-1] = h[child-1]
+		h[i-1].place = i
+		i = child
+	}
+	h[i-1], t.place = t, i
+}
+
+// arm makes clock start run no later than the earliest timer; ts.mu is held. A
+// clock that is early costs less than setting it for each change.
+func (ts *timers) arm() {
+	if len(ts.heap) == 0 {
+		return
+	}
+	at := ts.heap[0].at
+	switch {
+	case ts.clock == nil:
+		ts.clock = time.AfterFunc(time.Until(at), ts.run)
+	case ts.armed.IsZero() || at.Before(ts.armed):
+		ts.clock.Reset(time.Until(at))
+	default:
+		return
+	}
+	ts.armed = at
+}
+
+func (ts *timers) run() {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.armed = time.Time{}
+	if ts.running {
+		return
+	}
+	ts.running = true
+	for len(ts.heap) > 0 && !ts.heap[0].at.After(time.Now()) {
+		t := ts.heap[0]
+		ts.drop(t)
+		ts.mu.Unlock()
+		t.due()
+		ts.mu.Lock()
+	}
+	ts.running = false
+	ts.arm()
+}
