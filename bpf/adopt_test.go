@@ -20,7 +20,7 @@ type load struct {
 	mu     sync.Mutex
 	count  int
 	failed []string
-	rounds []chan struct{} // one per agent, which receives from it between lookups
+	rounds []chan struct{} // one per agent; the agent receives from it between lookups
 }
 
 func (p *pod) startLoad(t *testing.T, want map[string]bool) *load {
@@ -44,7 +44,7 @@ func (p *pod) startLoad(t *testing.T, want map[string]bool) *load {
 	return l
 }
 
-// round waits until all lookups that are under way have ended.
+// round waits until all lookups in progress have ended.
 func (l *load) round() {
 	for _, between := range l.rounds {
 		between <- struct{}{}
@@ -71,9 +71,9 @@ func (l *load) finish(t *testing.T) int {
 	return l.count
 }
 
-// lookup returns the answer, or what failed within wait. It closes its socket, since
-// a socket that is connecting would continue to send. Goroutines other than the
-// test's may call it.
+// lookup returns the answer, or the operation that failed within wait. It closes its
+// socket, because a connecting socket would continue to send. Any goroutine may call
+// it.
 func (a *agent) lookup(s shape, wait time.Duration) string {
 	steps := []request{{Op: "socket", Socket: "l", Network: s.network, Wait: wait}}
 	if s.connected {
@@ -146,7 +146,7 @@ func TestAdoptionUnderLoad(t *testing.T) {
 }
 
 // The daemon is stopped normally and started again ten times. It withdraws, answers
-// what is under way, and ends.
+// the queries in progress, and ends.
 func TestRestartsUnderLoad(t *testing.T) {
 	p, cfg := newServedPod(t)
 	d := startDaemon(t, nil, p.ns, cfg)
@@ -225,7 +225,8 @@ func TestMovedCgroup(t *testing.T) {
 	}
 }
 
-// The services of a predecessor that is alive change only when the successor is.
+// While a predecessor is alive, its services change only when the successor is alive
+// too.
 func TestServicesChangeWhenAlive(t *testing.T) {
 	p := newPod(t)
 	p.ns.AddAddrs(t, "lo", "10.0.0.6/32")
@@ -275,7 +276,7 @@ func TestTwoVersions(t *testing.T) {
 	})
 	old, err := openVersion(cfg, layoutVersion+1)
 	check(t, err)
-	old.table.timeout = patience
+	old.table.timeout = longTimeout
 	defer old.Close()
 	check(t, old.Attach())
 	check(t, old.Alive())

@@ -42,7 +42,7 @@ type response struct {
 	Addr    netip.AddrPort
 	Cgroup  uint64
 	Errno   syscall.Errno
-	Err     string // of anything but the system call
+	Err     string // an error other than that of the system call
 }
 
 // How long the agent waits for a reply, even on a slow machine, and for one that must
@@ -101,7 +101,7 @@ func (a *agent) call(t testing.TB, req request) response {
 	return resp
 }
 
-// must is call for a system call that must succeed.
+// must makes a request. The system call must succeed.
 func (a *agent) must(t testing.TB, req request) response {
 	t.Helper()
 	resp := a.call(t, req)

@@ -11,8 +11,8 @@ import (
 // errClosed is the error of methods after Close.
 var errClosed = fmt.Errorf("redirect: %w", os.ErrClosed)
 
-// Alive declares that this process answers: from now on, services go to their
-// targets. It also sends a heartbeat.
+// Alive declares that this process answers. From now on, the kernel sends lookups of
+// its services to their targets. Alive also sends a heartbeat.
 func (r *Redirect) Alive() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -43,10 +43,10 @@ func (r *Redirect) takeOver() error {
 	return nil
 }
 
-// Beat sends a heartbeat: an answer came through the serving path just now. It does
-// nothing unless this process is alive and no successor has taken over, so that it
-// cannot vouch for another process. If a successor took over and ended, as in an
-// upgrade that is rolled back, Beat takes over again.
+// Beat sends a heartbeat. Call it when an answer has come through the serving path.
+// It does nothing unless this process is alive and no successor has taken over,
+// because a heartbeat must not hide that another process hangs. If a successor took
+// over and ended, as in an upgrade that is rolled back, Beat takes over again.
 func (r *Redirect) Beat() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

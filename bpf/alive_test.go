@@ -18,7 +18,7 @@ func newServedPod(t testing.TB) (*pod, daemonConfig) {
 			t.Error(err)
 		}
 	})
-	return p, daemonConfig{Redirect: cfg, Timeout: patience, Name: "daemon", Serve: []netip.AddrPort{ap("10.0.0.4:10053"), ap("[fd00::4]:10053")}}
+	return p, daemonConfig{Redirect: cfg, Timeout: longTimeout, Name: "daemon", Serve: []netip.AddrPort{ap("10.0.0.4:10053"), ap("[fd00::4]:10053")}}
 }
 
 func TestKilledDaemon(t *testing.T) {
@@ -84,20 +84,20 @@ func TestBeatNeedsAlive(t *testing.T) {
 	check(t, hung.Attach())
 	check(t, hung.Alive())
 	next := openBeside(t, p.config(t))
-	hung.beatAgo(t, 2*patience)
+	hung.beatAgo(t, 2*longTimeout)
 	check(t, next.Beat())
 	p.askAll(t, "core")
 	check(t, hung.Beat())
 	p.askAll(t, "target")
 	check(t, hung.Withdraw())
-	hung.beatAgo(t, 2*patience)
+	hung.beatAgo(t, 2*longTimeout)
 	check(t, hung.Beat())
-	if age, _, err := hung.state(); err != nil || age < patience {
+	if age, _, err := hung.state(); err != nil || age < longTimeout {
 		t.Errorf("a heartbeat after Withdraw counts: age %v, %v", age, err)
 	}
 }
 
-// A late heartbeat decides, even if the canary is in the map.
+// A late heartbeat means that the daemon hangs, even if the canary is in the map.
 func TestLateHeartbeat(t *testing.T) {
 	p := newPod(t)
 	r := open(t, p.config(t))
@@ -108,8 +108,8 @@ func TestLateHeartbeat(t *testing.T) {
 		want string
 	}{
 		{0, "target"},
-		{patience - time.Minute, "target"},
-		{patience + time.Minute, "core"},
+		{longTimeout - time.Minute, "target"},
+		{longTimeout + time.Minute, "core"},
 		{-time.Minute, "target"}, // the clock of the programs lags
 	} {
 		r.beatAgo(t, tc.ago)
@@ -181,7 +181,7 @@ func TestSuccessorEnds(t *testing.T) {
 	next := openBeside(t, moved)
 	check(t, next.Attach())
 	check(t, next.Alive())
-	next.beatAgo(t, 2*patience)
+	next.beatAgo(t, 2*longTimeout)
 	check(t, old.Beat())
 	p.askAll(t, "core")
 	check(t, next.Close())

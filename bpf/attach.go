@@ -50,7 +50,7 @@ func hooks() []hook {
 // translate replies until RemoveOtherVersions. Attach may be called again at any
 // time, as a repair.
 //
-// If a program on a cgroup above keeps ours out, the error is an *AncestorError.
+// If a program on a cgroup above prevents this, the error is an *AncestorError.
 func (r *Redirect) Attach() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,7 +32,8 @@ func openBeat(m *ebpf.Map) (beat, error) {
 // now returns CLOCK_MONOTONIC, the clock of the programs, in ns.
 func (b *beat) now() int64 { return b.mono + int64(time.Since(b.start)) }
 
-// write stores eight aligned bytes at once. The programs read them at once.
+// write stores the eight aligned bytes in one access, and the programs read them in
+// one.
 func (b *beat) write() {
 	var raw [8]byte
 	binary.NativeEndian.PutUint64(raw[:], uint64(b.now()))

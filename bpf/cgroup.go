@@ -67,9 +67,9 @@ func ancestors(dir string) ([]string, error) {
 	return above, nil
 }
 
-// isAbove reports whether id is the programs' cgroup or one above it. The
-// programs do not run for members of cgroups above, and to opt one out would opt
-// out all pods.
+// isAbove reports whether id is the programs' cgroup or one above it. The programs
+// do not run for members of cgroups above it. Opting such a cgroup out would opt out
+// all pods.
 func isAbove(id uint64, cgroup string) (bool, error) {
 	above, err := ancestors(cgroup)
 	if err != nil {

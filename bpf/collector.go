@@ -14,9 +14,9 @@ func (r *Redirect) Collector() prometheus.Collector {
 	return &collector{
 		r: r,
 		exits: prometheus.NewDesc("nodens_redirect_total",
-			"Runs of the programs of socket redirection, by the reason why they ended.", []string{"hook", "reason"}, nil),
+			"Runs of the socket redirection programs, by exit reason.", []string{"hook", "reason"}, nil),
 		alive: prometheus.NewDesc("nodens_redirect_alive",
-			"1 while the kernel sends lookups to the daemon: the process exists and its heartbeat is in time.", nil, nil),
+			"1 while the kernel sends lookups to the daemon: the process exists and its heartbeat is recent.", nil, nil),
 		age: prometheus.NewDesc("nodens_redirect_heartbeat_age_seconds",
 			"Time since the last heartbeat.", nil, nil),
 		fallbacks: prometheus.NewDesc("nodens_redirect_fallback_endpoints",

@@ -47,19 +47,21 @@ type RedirectConfig struct {
 type Service struct {
 	// VIP is the address that applications query.
 	VIP netip.AddrPort
-	// Target is the address on which the daemon listens. The CNI must deliver it. An
-	// application that queries the target itself from a redirected socket sees
-	// replies from the VIP.
+	// Target is the address on which the daemon listens. The CNI must deliver
+	// packets to it. An application that queries the target itself from a redirected
+	// socket sees replies from the VIP.
 	Target netip.AddrPort
-	// Fallbacks are used while the daemon is not alive. A socket uses one of them, and
-	// another one after some seconds. Only the first MaxFallbacks are used. If there
-	// are none, the service keeps those that a predecessor left in the pinned map.
+	// Fallbacks are used while the daemon is not alive. A socket uses one of them,
+	// and another one after about two seconds. Only the first MaxFallbacks are used.
+	// If there are none, the service keeps those that a predecessor left in the
+	// pinned map.
 	Fallbacks []netip.AddrPort
 	// PassThrough: the kernel does not redirect while the daemon is not alive.
 	PassThrough bool
 	// Proxied: the VIP also works without redirection, for instance because it is a
-	// cluster IP of the service proxy. The kernel stops redirecting once a daemon that
-	// ended has sent no heartbeat for LongGone, since nothing updates the fallbacks.
+	// cluster IP of the service proxy. If the daemon has ended and sent no heartbeat
+	// for LongGone, the kernel stops redirecting, because nothing updates the
+	// fallbacks.
 	Proxied bool
 }
 

@@ -12,16 +12,16 @@
 //
 // # Liveness
 //
-// The kernel decides for each lookup. The daemon is alive if two conditions hold:
-// the canary, a socket of the process, is in a sockmap, from which the kernel
-// removes it when the process ends; and the heartbeat, a time in a memory-mapped
-// array, is recent, which it is not when the process hangs. Call Beat after an
-// answer through the serving path, not from a timer.
+// The kernel decides for each lookup. The daemon is alive if two conditions hold.
+// The canary, a socket of the process, is in a sockmap; the kernel removes it when
+// the process ends. The heartbeat, a time in a memory-mapped array, is recent; it
+// becomes old when the process hangs. Call Beat after an answer through the serving
+// path, not from a timer.
 //
 // # Order of calls
 //
-// OpenRedirect, listen, check that the targets answer, Attach, Alive. When a
-// process ends, the kernel closes the highest file descriptor first. That is the
-// canary: a client whose connection is reset finds the daemon gone when it retries.
-// To stop: Withdraw, drain, Close. Everything stays pinned until Teardown.
+// OpenRedirect, listen, check that the targets answer, Attach, Alive. When a process
+// ends, the kernel closes the highest file descriptor first. That is the canary, so
+// a client whose connection is reset reaches a fallback when it retries. To stop:
+// Withdraw, drain, Close. Everything stays pinned until Teardown.
 package bpf

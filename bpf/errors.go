@@ -19,7 +19,8 @@ var (
 	ErrKernel = errors.New("the kernel cannot do this: needs Linux 5.10 with CONFIG_CGROUP_BPF and CONFIG_BPF_SYSCALL")
 	// ErrCgroup: programs cannot be attached to the directory.
 	ErrCgroup = errors.New("not a cgroup v2 directory below the root: set the one of all pods")
-	// ErrAncestor: a program on a cgroup above keeps ours out, or ours would replace it.
+	// ErrAncestor: a program on a cgroup above prevents attaching ours, or ours
+	// would replace it.
 	ErrAncestor = errors.New("a program above is attached without BPF_F_ALLOW_MULTI: its owner must set that flag")
 	// ErrNoKubepods: there is no cgroup of all pods, or several.
 	ErrNoKubepods = errors.New("no single kubepods directory in a cgroup v2 hierarchy: set -kubepods")

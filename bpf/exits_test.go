@@ -33,7 +33,7 @@ func sendTo(addr string) func(*testing.T, *pod) {
 
 func withdraw(t *testing.T, _ *pod, r *Redirect) { check(t, r.Withdraw()) }
 
-func hang(t *testing.T, _ *pod, r *Redirect) { r.beatAgo(t, 2*patience) }
+func hang(t *testing.T, _ *pod, r *Redirect) { r.beatAgo(t, 2*longTimeout) }
 
 func receive(t *testing.T, p *pod, from string) {
 	t.Helper()
@@ -198,7 +198,7 @@ func TestCollector(t *testing.T) {
 	p.ask(t, shapes()[2], "target")
 	p.ask(t, shapes()[2], "target")
 	const want = `
-# HELP nodens_redirect_alive 1 while the kernel sends lookups to the daemon: the process exists and its heartbeat is in time.
+# HELP nodens_redirect_alive 1 while the kernel sends lookups to the daemon: the process exists and its heartbeat is recent.
 # TYPE nodens_redirect_alive gauge
 nodens_redirect_alive 1
 # HELP nodens_redirect_fallback_endpoints Addresses to which the kernel sends lookups of a service while the daemon is not alive.

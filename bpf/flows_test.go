@@ -103,7 +103,7 @@ func TestProxied(t *testing.T) {
 	s := shape{network: "udp4", vip: cluster4}
 	check(t, r.Alive())
 	p.ask(t, s, "target")
-	r.beatAgo(t, patience+2*LongGone)
+	r.beatAgo(t, longTimeout+2*LongGone)
 	p.ask(t, s, "core")
 	check(t, r.Withdraw())
 	for _, tc := range []struct {
@@ -253,6 +253,6 @@ func TestPreciseClock(t *testing.T) {
 	check(t, r.Attach())
 	check(t, r.Alive())
 	p.askAll(t, "target")
-	r.beatAgo(t, 2*patience)
+	r.beatAgo(t, 2*longTimeout)
 	p.askAll(t, "core")
 }

@@ -20,7 +20,7 @@ type Pinned struct {
 	Dir   string
 	Ours  bool     // this program's version
 	Hooks []string // attached hooks such as connect4, in the order of attaching
-	// Canary: a process holds the canary. Alive: its heartbeat is in time as well, so
+	// Canary: a process holds the canary. Alive: its heartbeat is recent too, so
 	// that lookups go to the targets.
 	Canary, Alive bool
 	HeartbeatAge  time.Duration

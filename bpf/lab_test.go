@@ -17,7 +17,8 @@ const (
 	notFwded  = 4 // BPF_FIB_LKUP_RET_NOT_FWDED
 )
 
-// labNode is a node of the lab with the VIP, and a process that is redirected to.
+// labNode is a node of the lab with the VIP, and a daemon to which sockets are
+// redirected.
 type labNode struct {
 	*pod
 	*lab.CNINode
@@ -47,7 +48,7 @@ func newLab(t *testing.T, mode lab.CNIMode) *labNode {
 		Redirect: RedirectConfig{Cgroup: l.kubepods, PinDir: pinDir, Services: []Service{
 			{VIP: ap(vip4), Target: ap(labTarget), Fallbacks: []netip.AddrPort{ap(labCore)}},
 		}},
-		Timeout: patience, Name: "daemon", Serve: []netip.AddrPort{ap(labTarget), ap(vip4)},
+		Timeout: longTimeout, Name: "daemon", Serve: []netip.AddrPort{ap(labTarget), ap(vip4)},
 	}
 	l.daemon = startDaemon(t, l.Node, l.Node, l.cfg)
 	return l
@@ -110,7 +111,7 @@ func TestRoutingModes(t *testing.T) {
 			l.expect(t, "redirected, daemon killed", l.agent, labShapes(vip4), "core")
 			l.askAs(t, labShapes(vip4), "core")
 			if n := l.Leaked(t); n != leaked {
-				t.Errorf("%d packets to the VIP left by the uplink in spite of redirection", n-leaked)
+				t.Errorf("%d packets to the VIP left by the uplink despite redirection", n-leaked)
 			}
 		})
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// serve answers UDP and TCP at addr in the namespace until the test ends, as respond
-// says.
+// serve answers UDP and TCP at addr in the namespace with the answers of respond,
+// until the test ends.
 func serve(t testing.TB, ns *lab.Netns, addr, name string) {
 	t.Helper()
 	var udp *net.UDPConn

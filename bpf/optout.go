@@ -13,9 +13,9 @@ const (
 	optedOutAsSelf   uint8 = 2
 )
 
-// OptOut stops redirection for a cgroup and all cgroups below it. The id is the inode
-// number of the cgroup's directory. It stays in force after the process ends, until
-// OptIn.
+// OptOut stops redirection for a cgroup and all cgroups below it. The id is the
+// inode number of the cgroup's directory. The opt-out outlives the process and ends
+// with OptIn.
 func (r *Redirect) OptOut(cgroupID uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

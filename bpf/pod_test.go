@@ -59,10 +59,10 @@ func (p *pod) config(t testing.TB) RedirectConfig {
 	}
 }
 
-// patience is a heartbeat timeout that is long enough for a slow machine.
-const patience = time.Hour
+// longTimeout is a heartbeat timeout that is long enough for a slow machine.
+const longTimeout = time.Hour
 
-// open opens a Redirect with patience, and tears it down when the test ends.
+// open opens a Redirect with longTimeout, and tears it down when the test ends.
 func open(t testing.TB, cfg RedirectConfig) *Redirect {
 	t.Helper()
 	t.Cleanup(func() {
@@ -78,7 +78,7 @@ func openBeside(t testing.TB, cfg RedirectConfig) *Redirect {
 	t.Helper()
 	r, err := OpenRedirect(cfg)
 	check(t, err)
-	r.table.timeout = patience // Alive puts it into force
+	r.table.timeout = longTimeout // Alive applies it
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// serviceTable is what the pinned maps say while this process holds the canary. The
-// owner holds the lock of its Redirect.
+// serviceTable holds the services and settings that the pinned maps have while this
+// process holds the canary. The owner holds the lock of its Redirect.
 type serviceTable struct {
 	maps     *redirectMaps
 	exempts  *exemptions
@@ -132,9 +132,9 @@ func (t *serviceTable) removeOthers() error {
 }
 
 // SetFallbacks replaces the fallbacks of the service at vip. Without any, the kernel
-// does not redirect while the daemon is not alive. They stay in force after the
-// process ends. While another process holds the canary, Redirect keeps them for
-// Alive: to write them would also write our target, which may not be served now.
+// does not redirect while the daemon is not alive. They outlive the process. While
+// another process holds the canary, SetFallbacks only keeps them, and Alive writes
+// them: an entry also contains our target, which may not be served yet.
 func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) error {
 	vip = unmap(vip)
 	r.mu.Lock()
