@@ -31,9 +31,9 @@ type Hit struct {
 	State State
 	// Age is the argument for Entry.AgeTTLs.
 	Age uint32
-	// Refresh tells the caller to fetch a new answer while it serves this
-	// one. Only one caller at a time gets it. Call Cache.RefreshDone if the
-	// refresh ends without a Put; an extra call is harmless.
+	// Refresh tells the caller to fetch a new answer while it serves this one. Only
+	// one caller at a time gets true. Call Cache.RefreshDone if the refresh ends
+	// without a Put; an extra call is harmless.
 	Refresh bool
 	// Verify is set on a Stale hit that may be served only after an upstream
 	// query has failed.

@@ -53,12 +53,12 @@ const StaleAge = ^uint32(0)
 // staleTTL is the TTL of stale records in seconds (RFC 8767 §4).
 const staleTTL = 30
 
-var errSize = errors.New("message exceeds 65535 octets")
+var errSize = errors.New("message exceeds 65535 bytes")
 
-// NewEntry packs m as an entry that is not cached, so that the same code writes
-// hits and misses. It omits OPT, TSIG and SIG(0), which belong to one hop, sets
-// the ID to 0, and normalises TTLs by RFC 2181 §5.2 and §8. It fails if m has no
-// wire format. It does not modify m.
+// NewEntry packs m as an entry that is not cached. So the same code writes hits and
+// misses. It omits OPT, TSIG and SIG(0), which belong to one hop, sets the ID to 0,
+// and normalises TTLs by RFC 2181 §5.2 and §8. It fails if m has no wire format. It
+// does not modify m.
 func NewEntry(m *dns.Msg) (*Entry, error) {
 	r, err := sections(m)
 	if err != nil {
@@ -134,8 +134,8 @@ func pack(m *dns.Msg, r *records, ttls []uint32) (*Entry, error) {
 	if len(wire) > dns.MaxMsgSize-1 {
 		return nil, fmt.Errorf("pack answer: %w", errSize)
 	}
-	// miekg/dns parses a record with truncated RDATA (RFC 9267 §5) as one with
-	// empty names, and packs these to nothing.
+	// miekg/dns parses a record with truncated RDATA (RFC 9267 §5) as one with empty
+	// names, and packs an empty name to no bytes.
 	if err := new(dns.Msg).Unpack(wire); err != nil {
 		return nil, fmt.Errorf("pack answer: malformed records: %w", err)
 	}

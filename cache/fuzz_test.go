@@ -100,7 +100,7 @@ func FuzzNewEntry(f *testing.F) {
 		}
 		msg := e.Truncate(slices.Clone(e.Msg()), int(limit))
 		if len(msg) > max(int(limit), questionEnd(e.Msg())) {
-			t.Errorf("%d octets, limit %d", len(msg), limit)
+			t.Errorf("%d bytes, limit %d", len(msg), limit)
 		}
 		if err := new(dns.Msg).Unpack(msg); err != nil {
 			t.Errorf("unpack after Truncate: %v", err)

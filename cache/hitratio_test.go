@@ -12,9 +12,9 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// evictor is an eviction policy over names, for comparison. see reports whether
+// evictor is an eviction policy over names, for comparison. lookup reports whether
 // the name is cached, and caches it.
-type evictor interface{ see(name uint64) bool }
+type evictor interface{ lookup(name uint64) bool }
 
 // trace yields n names to look up.
 type trace func(n int, yield func(name uint64))
@@ -79,7 +79,7 @@ func ndots5(n int, yield func(uint64)) {
 func hitRatio(e evictor, t trace, n int) float64 {
 	hits, counted, queries := 0, 0, 0
 	t(n, func(name uint64) {
-		hit := e.see(name)
+		hit := e.lookup(name)
 		queries++
 		if queries > n/4 { // the caches are full by then
 			counted++
@@ -152,7 +152,7 @@ func newBudgeted(size int) evictor {
 	return inCache{New(Options{Bytes: bytes, Shards: 1}).Cache("", Policy{}), math.MaxInt}
 }
 
-func (p inCache) see(name uint64) bool {
+func (p inCache) lookup(name uint64) bool {
 	var buf [32]byte
 	key := binary.BigEndian.AppendUint64(append(buf[:0], 8), name)
 	key = append(key, 0, 0, 1, 0, 1, 0)
@@ -176,7 +176,7 @@ func newPlainLRU(size int) evictor {
 	return plainLRU{c}
 }
 
-func (p plainLRU) see(name uint64) bool {
+func (p plainLRU) lookup(name uint64) bool {
 	_, ok := p.c.Get(name)
 	if !ok {
 		p.c.Add(name, struct{}{})
@@ -193,7 +193,7 @@ func newTwoQueues(size int) evictor {
 	return twoQueues{c}
 }
 
-func (p twoQueues) see(name uint64) bool {
+func (p twoQueues) lookup(name uint64) bool {
 	_, ok := p.c.Get(name)
 	if !ok {
 		p.c.Add(name, struct{}{})
@@ -201,8 +201,8 @@ func (p twoQueues) see(name uint64) bool {
 	return ok
 }
 
-// tinyLFU is an LRU that admits a name only if it had more lookups than the name
-// to evict, by a sketch of counts that are halved from time to time.
+// tinyLFU is an LRU that admits a name only if it had more lookups than the name to
+// evict, by a sketch of counts that are halved periodically.
 type tinyLFU struct {
 	c      *simplelru.LRU[uint64, struct{}]
 	size   int
@@ -234,7 +234,7 @@ func (p *tinyLFU) count(name uint64) byte {
 	return n
 }
 
-func (p *tinyLFU) see(name uint64) bool {
+func (p *tinyLFU) lookup(name uint64) bool {
 	n := p.count(name)
 	for i := range p.counts {
 		if c := p.cell(i, name); *c == n && n < 15 {
@@ -276,7 +276,7 @@ type sieveSlot struct {
 
 func newSieve(size int) evictor { return &sieve{size: size, at: make(map[uint64]int)} }
 
-func (p *sieve) see(name uint64) bool {
+func (p *sieve) lookup(name uint64) bool {
 	if i, ok := p.at[name]; ok {
 		p.ring[i].visited = true
 		return true
@@ -328,7 +328,7 @@ func newS3FIFO(size int) evictor {
 	return &s3fifo{size: size, freq: make(map[uint64]byte), ghost: g}
 }
 
-func (p *s3fifo) see(name uint64) bool {
+func (p *s3fifo) lookup(name uint64) bool {
 	if f, ok := p.freq[name]; ok {
 		p.freq[name] = min(f+1, 3)
 		return true

@@ -57,7 +57,7 @@ func (e *Entry) setKey(key []byte) bool {
 	}
 	name := e.buf[headerLen : headerLen+len(key)-keyTail]
 	for i, b := range name {
-		// Length octets are below 'A', so lower does not change them.
+		// Length bytes are below 'A', so lower does not change them.
 		if lower(b) != key[i] {
 			return false
 		}

@@ -1,9 +1,8 @@
 package cache
 
-// SetBudget changes the byte budget, up to the one that the Store was made with.
-// If the entries exceed it, SetBudget evicts some, compacts the rest, and
-// returns the memory to the host before it returns. A lookup waits while its
-// shard does that.
+// SetBudget changes the byte budget, up to the one that the Store was made with. If
+// the entries exceed it, SetBudget evicts some, compacts the rest, and returns the
+// memory to the host before it returns. A lookup waits while its shard is resized.
 func (s *Store) SetBudget(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

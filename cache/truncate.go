@@ -7,14 +7,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-const flagTC = 0x02 // in the third octet of the header
+const flagTC = 0x02 // in the third byte of the header
 
-// Truncate shortens msg to at most limit octets and returns it. msg is a copy of
-// Msg, possibly with another ID, flags, name case and TTLs. Truncate keeps the
-// leading records that fit and corrects the counts. It sets TC unless it removed
-// only additional records; of these it removes whole RRsets (RFC 2181 §9).
-// Compression pointers point backwards, so the rest stays readable. Header and
-// question stay even if they exceed limit.
+// Truncate shortens msg to at most limit bytes and returns it. msg is a copy of Msg,
+// possibly with another ID, flags, name case and TTLs. Truncate keeps the leading
+// records that fit and corrects the counts. It sets TC unless it removed only
+// additional records; of these it removes whole RRsets (RFC 2181 §9). Compression
+// pointers point backwards, so the rest stays readable. Header and question stay
+// even if they exceed limit.
 func (e *Entry) Truncate(msg []byte, limit int) []byte {
 	if len(msg) <= limit || len(msg) < int(e.msgLen) {
 		return msg

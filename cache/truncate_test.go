@@ -47,7 +47,7 @@ func TestTruncateAtEveryLimit(t *testing.T) {
 	for limit := range len(e.Msg()) + 2 {
 		msg := e.Truncate(slices.Clone(e.Msg()), limit)
 		if len(msg) > max(limit, question) {
-			t.Fatalf("limit %d: %d octets", limit, len(msg))
+			t.Fatalf("limit %d: %d bytes", limit, len(msg))
 		}
 		got := new(dns.Msg)
 		if err := got.Unpack(msg); err != nil {
