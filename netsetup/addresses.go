@@ -46,11 +46,11 @@ func newAddresses(c Config, id owner.Identity, k *kernel, m metrics) *Addresses 
 	}
 }
 
-// Ensure converges the link and the local IPs to the Config, whatever a crash or
-// another generation left, and marks them with this generation. It is
-// idempotent. If the administrator put a local IP on lo, it is used as it is and
-// not marked. The kernel creates the local route of an IPv6 address a moment
-// after the address: a query that comes before may fail.
+// Ensure converges the link and the local IPs to the Config from any state that a
+// crash or another generation left. It marks them with this generation. It is
+// idempotent. If the administrator put a local IP on lo, it is used as it is and not
+// marked. The kernel creates the local route of an IPv6 address a moment after the
+// address. A query that arrives before the route may fail.
 func (a *Addresses) Ensure(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -165,8 +165,8 @@ func (a *Addresses) converge() (changed bool, err error) {
 }
 
 // refuseElsewhere fails if a local IP is on a link other than ours and lo. It
-// deletes a link that another process of nodens left under another name.
-// putMissing checks lo: what is allowed there depends on the carrier.
+// deletes a link that another process of nodens left under another name. putMissing
+// checks lo, because the carrier decides whether lo may have a local IP.
 func (a *Addresses) refuseElsewhere() error {
 	have, err := a.kernel.addrs()
 	if err != nil {
@@ -237,7 +237,7 @@ func (a *Addresses) put(want ifAddr, present []ifAddr) (changed bool, err error)
 		if have.usable() && (have.mark == want.mark || want.mark == 0) {
 			return changed, nil
 		}
-		if have.usable() { // another generation's: only the mark changes
+		if have.usable() { // it has the mark of another generation: only the mark changes
 			a.previous[have.prefix.Addr()] = have.mark
 			break
 		}
@@ -252,8 +252,8 @@ func (a *Addresses) put(want ifAddr, present []ifAddr) (changed bool, err error)
 	return true, nil
 }
 
-// deleteStale deletes what is ours and not wanted: from the dummy link every
-// address but the kernel's own, from lo the addresses with a mark.
+// deleteStale deletes our addresses that are not wanted. From the dummy link it
+// deletes every address but the kernel's own, from lo the addresses with a mark.
 func (a *Addresses) deleteStale(carrier vishvananda.Link) (changed bool, err error) {
 	have, err := a.kernel.addrs()
 	if err != nil {

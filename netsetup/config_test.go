@@ -36,7 +36,7 @@ func TestNewRefusesConfig(t *testing.T) {
 	}
 }
 
-// A Host without a generation can mark nothing.
+// A Host without a generation changes nothing, because it has no mark.
 func TestReaderChangesNothing(t *testing.T) {
 	ns := newNamespace(t)
 	writer, reader := newHost(t, ns.config(onLo, "g1")), newHost(t, ns.config(onLo, ""))

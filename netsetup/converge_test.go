@@ -150,7 +150,7 @@ func (ns *namespace) put(t *testing.T, l netlink.Link, a ifAddr) {
 
 var leftovers = []struct {
 	name  string
-	link  bool // of the link, so not for lo
+	link  bool // changes the link itself, so not for lo
 	leave func(t *testing.T, ns *namespace, m mode)
 }{
 	{"half a link", true, func(t *testing.T, ns *namespace, m mode) { ns.carrier(t, m) }},
@@ -291,8 +291,8 @@ func TestOrphanedRulesGo(t *testing.T) {
 	}
 }
 
-// After a crash of any generation, teardown restores the namespace byte for
-// byte and changes nothing of other programs.
+// After a crash of any generation, teardown restores the namespace byte for byte. It
+// changes no object of another program.
 func TestTeardown(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
 		ns.AddAddr(t, "lo", "192.0.2.7/32")
@@ -345,7 +345,8 @@ func TestRemoveLeavesAdopted(t *testing.T) {
 	})
 }
 
-// A superseded process repairs nothing until the other one has ended.
+// A process whose setup another one has adopted repairs nothing until the other one
+// has ended.
 func TestSupersededDoesNotRepair(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
 		cfg := ns.config(m, "g2")
@@ -497,7 +498,7 @@ func (r repairs) waitRestored(t *testing.T, h *Host) {
 // drifts are changes by other programs while Watch runs.
 var drifts = []struct {
 	name string
-	link bool // of the link, so not for lo
+	link bool // changes the link itself, so not for lo
 	do   func(ns *namespace, carrier netlink.Link) error
 }{
 	{"link deleted", true, func(ns *namespace, l netlink.Link) error { return ns.NL.LinkDel(l) }},

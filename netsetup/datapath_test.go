@@ -99,7 +99,7 @@ func waitLocalRoute(ip netip.Addr) error {
 }
 
 // answers queries every service address, from the pod and from the node, and
-// compares the names of the servers. "" for fromNode: any.
+// compares the names of the servers. An empty fromNode accepts any name.
 func (l cluster) answers(t *testing.T, fromPod, fromNode string) {
 	t.Helper()
 	for _, ip := range nstest.Services {
@@ -192,7 +192,7 @@ func TestWildcardListenerOfOurs(t *testing.T) {
 	l := newCluster(t, ns)
 	cfg := ns.config(onLo, "g1")
 	cfg.Addrs = nstest.Services
-	l.networks = []string{"tcp"} // over UDP this listener would answer from another address
+	l.networks = []string{"tcp"} // over UDP, this listener would answer from another address
 	h := newHost(t, cfg)
 	ns.ensureAddresses(t, h)
 	must(t, h.Rules.Ensure)

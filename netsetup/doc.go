@@ -10,27 +10,27 @@
 //
 // # Ownership
 //
-// Each process has a generation and marks what it sets up with it. The dummy
-// link has the mark in its alias. An address on lo has a 24-bit digest of it in
-// its route metric (IFA_RT_PRIORITY): the kernel keeps the metric for both
-// families and does not use it for an address without a prefix route. The
-// nftables table and each rule in a chain of another program have it in a rule
-// comment. The marks are in the kernel and last as long as what they mark;
-// nothing is stored on disk. Ensure overwrites the mark of another generation
+// Each process has a generation, and marks each object that it sets up with this
+// generation. The dummy link has the mark in its alias. An address on lo has a
+// 24-bit digest of it in its route metric (IFA_RT_PRIORITY): the kernel keeps the
+// metric for both families and does not use it for an address without a prefix
+// route. The nftables table and each rule in a chain of another program have it in a
+// rule comment. The marks are in the kernel and last as long as the marked objects.
+// Nothing is stored on disk. Ensure overwrites the mark of another generation
 // (adopts). Remove deletes only what still has its own mark. If another running
-// generation has adopted an object, Watch does not repair it until that process,
-// or its mark, is gone.
+// generation has adopted an object, Watch does not repair it until that process, or
+// its mark, is gone.
 //
-// The newer process may end first: its start fails, or it is rolled back. So
-// each process holds an abstract unix socket per object, from Ensure to Remove
-// or Close, named nodens-OBJECT-DIGEST. Ensure remembers whose mark it
-// overwrites. Remove looks for that process's socket. If it exists, Remove
-// writes the mark back and deletes only the addresses that it added itself. The
-// other process's Watch sees the mark and repairs again.
+// The newer process may end first, if its start fails or it is rolled back. So each
+// process holds an abstract unix socket per object, from Ensure to Remove or Close,
+// named nodens-OBJECT-DIGEST. Ensure remembers which process's mark it overwrites.
+// Remove looks for the socket of that process. If it exists, Remove writes the mark
+// back and deletes only the addresses that it added itself. The other process's
+// Watch sees the mark and repairs again.
 //
-// Processes change the link and the addresses one at a time, under the abstract
-// unix socket nodens-addresses-turn. So no process deletes what another one has
-// adopted after the first one read the mark.
+// Processes change the link and the addresses one at a time, under the abstract unix
+// socket nodens-addresses-turn. So no process deletes an object that another process
+// adopts between the first one's read of the mark and the deletion.
 //
 // A killed process hands nothing back. The older process finds its socket gone,
 // waits a few seconds and takes the objects back itself.

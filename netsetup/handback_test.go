@@ -140,8 +140,9 @@ func TestTakesBackFromKilled(t *testing.T) {
 	})
 }
 
-// The predecessor ends after HandBack found its claim and before the mark is
-// written: it has read another mark, so the newer process must remove.
+// The predecessor ends after HandBack found its claim and before HandBack writes the
+// mark. It has read another mark and removed nothing, so the newer process must
+// remove the object.
 func TestPredecessorEndsMeanwhile(t *testing.T) {
 	ns := newNamespace(t)
 	older, newer := newHost(t, ns.config(onLo, "g1")), newHost(t, ns.config(onLo, "g2"))
@@ -189,8 +190,8 @@ func TestHandsBackOtherAddresses(t *testing.T) {
 	})
 }
 
-// The older process's Watch repairs again after the hand-back, first what the
-// newer process had changed.
+// The older process's Watch repairs again after the hand-back. First it repairs the
+// changes of the newer process.
 func TestWatchResumes(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
 		cfg, reported := ns.config(m, "g1"), make(repairs, 100)
@@ -243,8 +244,8 @@ func (r repairs) wait(t *testing.T, message string) {
 	}
 }
 
-// The older process ends while the newer one sets up: the setup of the newer
-// one stays, whichever is first.
+// The older process ends while the newer one sets up. The setup of the newer one
+// stays, whichever acts first.
 func TestRemoveDuringEnsure(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
 		older := newHost(t, ns.config(m, "g0"))

@@ -58,14 +58,14 @@ func (h *Host) RemoveOrphanedRules(ctx context.Context) error {
 	return errors.Join(h.Rules.removeOrphaned(), h.Firewall.RemoveOrphaned())
 }
 
-// ErrStillRunning means that a running process owns rules, which only its end
-// removes.
+// ErrStillRunning means that a running process owns rules. The kernel removes them
+// when it ends.
 var ErrStillRunning = errors.New("its process still runs")
 
-// Teardown removes everything of nodens from the host, of whatever generation,
-// and nothing else. Config.Generation is not used. It is idempotent. A link of
-// our name and type is ours even without a mark: a crash may have come before
-// the mark, and node-cache sets none.
+// Teardown removes everything of nodens from the host, of any generation, and
+// nothing else. Config.Generation is not used. It is idempotent. A link of our name
+// and type is ours even without a mark: a crash may have come before the mark, and
+// node-cache sets none.
 func Teardown(ctx context.Context, cfg Config) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -21,8 +21,8 @@ var errNoDriver = errors.New("kernel has no driver for the link type")
 // loIndex is the index of lo in every network namespace.
 const loIndex = 1
 
-// kernel holds the rtnetlink sockets of one network namespace. Nothing that the
-// kernel replied is cached.
+// kernel holds the rtnetlink sockets of one network namespace. It caches no reply of
+// the kernel.
 type kernel struct {
 	links *netlink.Handle
 	route map[int]*nl.SocketHandle

@@ -93,8 +93,8 @@ func (d *link) marked(l netlink.Link) bool {
 	return l.Attrs().Alias == owner.Comment(d.generation)
 }
 
-// fallBackToLo brings lo up and changes nothing else of it: packets to any local
-// address are delivered through lo.
+// fallBackToLo brings lo up and changes nothing else of it. The kernel delivers
+// packets to any local address through lo.
 func (d *link) fallBackToLo() (netlink.Link, bool, error) {
 	d.fallback.Set(1)
 	if !d.fallbackLogged {
@@ -155,8 +155,9 @@ func (d *link) release() error {
 	}))
 }
 
-// restore deletes the addresses that this generation added, and writes the mark
-// of the previous one, whose Watch adds the addresses that this one deleted.
+// restore deletes the addresses that this generation added, and writes the mark of
+// the previous one. The Watch of the previous one adds the addresses that this one
+// deleted.
 func (d *link) restore(l netlink.Link, previous string, addrs []netip.Addr) error {
 	have, err := d.kernel.addrs()
 	if err != nil {
@@ -174,8 +175,8 @@ func (d *link) restore(l netlink.Link, previous string, addrs []netip.Addr) erro
 	return d.kernel.setAlias(l, owner.Comment(previous))
 }
 
-// remove deletes our link, and its addresses with it, if mine accepts it. A link
-// of another type is not ours.
+// remove deletes our link and its addresses if mine accepts its mark. A link of
+// another type is not ours.
 func (d *link) remove(mine func(netlink.Link) bool) error {
 	l, err := d.find()
 	if errors.Is(err, ErrLinkInUse) {

@@ -18,9 +18,9 @@ const (
 	outsideRate  = 500              // route lookups per second
 )
 
-// Outside decides whether an address is on the internet: whether only the
-// default route leads to it. The host's own addresses, its links' subnets, pods
-// and other destinations with a route are inside. It is safe for concurrent use.
+// Outside decides whether an address is on the internet, that is, whether only the
+// default route leads to it. The host's own addresses, its links' subnets, pods and
+// other destinations with a route are inside. It is safe for concurrent use.
 //
 // It looks up at most outsideRate routes a second, so that a flood of spoofed
 // addresses costs little. During a flood, an address without a cached result is

@@ -14,9 +14,9 @@ import (
 // errNoOwner means that the kernel is older than 5.12.
 var errNoOwner = errors.New("kernel lacks nftables tables with an owner")
 
-// ownedTable is table inet nodens-GENERATION, whose owner is a socket of this
-// process. The kernel deletes the table when the socket closes, also when the
-// process dies. No other process can change or flush it. Rules.mu guards it.
+// ownedTable is table inet nodens-GENERATION. A socket of this process owns it. The
+// kernel deletes the table when the socket closes, also when the process dies. No
+// other process can change or flush it. Rules.mu guards it.
 type ownedTable struct {
 	name        string
 	nft         nft.Client

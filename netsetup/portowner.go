@@ -33,9 +33,10 @@ func (o PortOwner) String() string {
 // tcpListen is TCP_LISTEN in /proc/net/tcp.
 const tcpListen = "0A"
 
-// PortOwners finds the processes whose sockets keep another one from listening
-// on port of addrs: they use one of addrs or the wildcard address. procfs is
-// where proc is mounted. It reads the caller's network namespace.
+// PortOwners finds the processes whose sockets prevent another process from
+// listening on port of addrs. These sockets are bound to one of addrs or to the
+// wildcard address. procfs is where proc is mounted. It reads the caller's network
+// namespace.
 func PortOwners(procfs string, port uint16, addrs ...netip.Addr) ([]PortOwner, error) {
 	var found []boundSocket
 	for _, network := range []string{"udp", "tcp"} {

@@ -53,7 +53,7 @@ func newRules(c Config, id owner.Identity) *Rules {
 //
 //   - From pods (prerouting): a packet is untracked only if the kernel finds a
 //     socket bound to the address that receives it. When the daemon's sockets
-//     close, however it died, packets reach the service proxy at once.
+//     close for any reason, packets reach the service proxy at once.
 //   - From the node's own processes (output): no rule can match the receiver,
 //     because the kernel takes the sender's socket there. So these rules are in
 //     a second table, inet nodens-GENERATION, which the kernel deletes when the
@@ -157,8 +157,8 @@ func (r *Rules) blocking() (string, error) {
 	return r.claim.Blocking(g), nil
 }
 
-// concerns accepts notifications about our tables: in those about tables,
-// chains, rules and sets alike, attribute 1 is the name of the table.
+// concerns accepts notifications about our tables: in all messages about tables,
+// chains, rules and sets, attribute 1 is the name of the table.
 func (r *Rules) concerns(m netlink.Message) bool {
 	name := nft.CString(nft.Attribute(m.Data, unix.NFTA_TABLE_NAME))
 	return name == tableName || name == r.owned.name
@@ -211,8 +211,8 @@ func isUnsupported(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }
 
-// replaceTable deletes and creates the table in one transaction, so that no
-// packet meets a part of it and nothing of an older version remains.
+// replaceTable deletes and creates the table in one transaction. So no packet passes
+// an incomplete table, and nothing of an older version remains.
 func (r *Rules) replaceTable(chains []chain) error {
 	conn, err := r.nft.Dial()
 	if err != nil {

@@ -47,8 +47,8 @@ type ruleset struct {
 	socketExpr bool // the kernel has the nftables socket expression
 }
 
-// isService reports whether the service proxy may have a rule for ip, so that
-// its packets have another destination. A link-local address is no ClusterIP.
+// isService reports whether the service proxy may have a rule that sends packets for
+// ip elsewhere. A link-local address is no ClusterIP.
 func isService(ip netip.Addr) bool { return !ip.IsLinkLocalUnicast() }
 
 // base is the content of the table that outlives its process. Targets come
@@ -79,9 +79,8 @@ func (s ruleset) base() []chain {
 	return append(chains, pre, out)
 }
 
-// owned is the content of the owned table: the rules that no property of a
-// packet can make conditional on a listener. It is nil without a service
-// address.
+// owned is the content of the owned table: the rules that cannot match whether a
+// socket receives the packet. It is nil without a service address.
 func (s ruleset) owned() []chain {
 	target := chain{name: chainToService, rules: s.ports.Rules(nft.PortDst, &expr.Notrack{})}
 	pre := chain{name: chainPrerouting, hook: nftables.ChainHookPrerouting}
@@ -102,10 +101,10 @@ func (s ruleset) owned() []chain {
 	}
 }
 
-// ifListening untracks packets that a socket of the daemon receives. The first
-// rule excludes other listeners on the wildcard address. The second one matches
-// any other socket, also during a TCP handshake and in TIME-WAIT: "transparent"
-// is the only property that the kernel reports for those.
+// ifListening untracks packets that a socket of the daemon receives. The first rule
+// excludes other listeners on the wildcard address. The second one matches any other
+// socket, also during a TCP handshake and in TIME-WAIT. In those states
+// "transparent" is the only property that the kernel reports.
 func (s ruleset) ifListening() []nft.Rule {
 	ours := nft.Rule{Exprs: append(socketIs(expr.SocketKeyTransparent, 0), &expr.Notrack{})}
 	if s.wildcard {

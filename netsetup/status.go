@@ -33,7 +33,7 @@ type AddressStatus struct {
 type RulesStatus struct {
 	Present    bool
 	Generation string   // mark of the table
-	Owned      []string // tables that live as long as their process
+	Owned      []string // tables that exist as long as their process
 	Problem    string   // "" if the tables are as wanted
 }
 
@@ -122,9 +122,9 @@ func (r *Rules) status() (s RulesStatus, err error) {
 	return s, err
 }
 
-// problem compares the tables with those that the generation would have made,
-// with the socket expression or without. It accepts either value of
-// WildcardListeners, which the caller of Status need not know.
+// problem compares the tables with those that the generation would have made, with
+// the socket expression or without. It accepts either value of WildcardListeners,
+// because the caller of Status may not know it.
 func (s ruleset) problem(client nft.Client, generation string) (string, error) {
 	s.generation = generation
 	for _, v := range []struct{ socketExpr, wildcard bool }{{true, false}, {true, true}, {false, false}} {

@@ -25,12 +25,12 @@ const (
 	repairBurst = 20
 )
 
-// Watch repairs what Ensure was called for until ctx ends, then returns nil. It
-// acts on the kernel's notifications about our link, our addresses, our tables
-// and the chains in other tables that could drop our packets, and checks
-// everything each SyncInterval. A repair that fails is logged, counted, passed
-// to Config.OnError and retried. Watch fails only if it cannot receive
-// notifications. Call it once per Host.
+// Watch repairs each part for which Ensure was called, until ctx ends. Then it
+// returns nil. It acts on the kernel's notifications about our link, our addresses,
+// our tables and the chains in other tables that could drop our packets, and checks
+// everything each SyncInterval. A repair that fails is logged, counted, passed to
+// Config.OnError and retried. Watch fails only if it cannot receive notifications.
+// Call it once per Host.
 func (h *Host) Watch(ctx context.Context) error {
 	addrsChanged, rulesChanged := make(chan struct{}, 1), make(chan struct{}, 1)
 	route, err := subscribe(h.cfg.NetNS, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
@@ -206,8 +206,8 @@ func (r *retry) update(failed, everything bool) {
 	}
 }
 
-// rateLimit limits repairs if two programs undo each other's work, such as Watch
-// and another manager of the firewall: repairBurst repairs at once, then one a
+// rateLimit limits repairs if two programs undo each other's work, such as Watch and
+// another manager of the firewall. It allows repairBurst repairs at once, then one a
 // second.
 type rateLimit struct {
 	tokens float64 // repairs that may follow at once

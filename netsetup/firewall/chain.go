@@ -84,8 +84,8 @@ func readChains(client nft.Client) ([]*chain, error) {
 // packetHooks are the hooks at which the host's own traffic can be dropped.
 var packetHooks = []nftables.ChainHook{*nftables.ChainHookPrerouting, *nftables.ChainHookInput, *nftables.ChainHookOutput}
 
-// newChain returns nil for a chain that cannot drop our traffic. A chain of type
-// nat cannot: the kernel runs it for tracked packets only, and Rules.Ensure
+// newChain returns nil for a chain that cannot drop our traffic. A chain of type nat
+// cannot, because the kernel runs it for tracked packets only, and Rules.Ensure
 // untracks ours. A service proxy's nat chains may also be very long and change
 // often.
 func newChain(base *nftables.Chain) *chain {
@@ -148,9 +148,9 @@ func generation(r nft.DumpedRule) (string, bool) {
 	return "", false
 }
 
-// fit replaces our rules in the chain whose generation mine accepts with want,
-// in one transaction. New rules go to the head of the chain. Later, another
-// program may put its rules before them. c itself does not change.
+// fit replaces our rules in the chain whose generation mine accepts with want, in
+// one transaction. New rules go to the head of the chain. Later, another program may
+// put its rules before them. fit does not change c.
 func (c *chain) fit(client nft.Client, want []nft.Rule, mine func(generation string) bool) (changed bool, err error) {
 	if same, err := nft.SameRules(c.marked(mine), want); same || err != nil {
 		return false, err

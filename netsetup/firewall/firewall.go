@@ -68,14 +68,15 @@ func New(cfg Config) (*Firewall, error) {
 // idempotent. Call it before the daemon queries itself, and Remove after the
 // daemon has drained.
 //
-// It considers base chains of type filter at input or output, of family ip, ip6
-// or inet, those of iptables-nft included. A chain drops if its policy drops or
-// if an unconditional rule drops or rejects, also in a chain that it jumps to.
-// Ensure does not open the following; Status reports them if it can see them:
+// It considers base chains of type filter at input or output, of family ip, ip6 or
+// inet, including those of iptables-nft. A chain drops if its policy drops or if an
+// unconditional rule drops or rejects, also in a chain that it jumps to. Ensure does
+// not open the following; Status reports them if it can see them:
 //
 //   - a chain at prerouting, or of another type;
 //   - a table that a process owns (flag owner);
-//   - a drop that another program adds before our rules: it is taken as intended;
+//   - a drop that another program adds before our rules, because it is probably
+//     intended;
 //   - iptables-legacy, whose tables are no nftables tables.
 //
 // It neither opens nor reports a conditional drop in a chain that accepts by
@@ -174,8 +175,8 @@ func (f *Firewall) Concerns(m netlink.Message) bool {
 	return false
 }
 
-// converge gives every chain the rules that it needs, and removes all others of
-// ours, whichever generation they are of. It reports whether it changed anything.
+// converge gives every chain the rules that it needs, and removes all other rules of
+// ours, of any generation. It reports whether it changed anything.
 func (f *Firewall) converge() (changed bool, err error) {
 	err = retryOutdated(func() error {
 		once, err := f.convergeOnce()

@@ -196,7 +196,7 @@ func TestStatusReportsDrops(t *testing.T) {
 	}
 }
 
-// A drop that another program adds before our rules is taken as intended.
+// A drop that another program adds before our rules stays.
 func TestDropBeforeOurRulesStays(t *testing.T) {
 	ns := nstest.New(t)
 	nstest.Firewalls[0].SetUp(t, ns)

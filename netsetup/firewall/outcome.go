@@ -60,7 +60,7 @@ func (w *walk) verdict(v expr.Verdict) (o outcome, leaves bool, err error) {
 	return undecided, false, nil
 }
 
-// jump runs a chain only once: if it decides nothing the first time, it decides
+// jump runs a chain only once: a chain that decided nothing the first time decides
 // nothing the second time.
 func (w *walk) jump(chain string) (outcome, error) {
 	if slices.Contains(w.visited, chain) {

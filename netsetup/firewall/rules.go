@@ -16,11 +16,11 @@ type wanted struct {
 	ports    nft.Ports
 }
 
-// accepts returns the rules that the chain needs: they accept the local IPs' DNS
-// and health traffic from other hosts and pods and its replies, and the same for
-// the node's own processes. The latter passes lo in both directions, and only on
-// lo a source address proves anything. All expressions are known to
-// iptables-nft, so that it can still list its tables.
+// accepts returns the rules that the chain needs: they accept the local IPs' DNS and
+// health traffic from other hosts and pods and its replies, and the same for the
+// node's own processes. The node's own traffic passes lo in both directions. Only on
+// lo can a source address be trusted. All expressions are known to iptables-nft, so
+// that it can still list its tables.
 func (w wanted) accepts(c *chain, generation string) []nft.Rule {
 	if c.outcome != drops || c.owned || c.kind != nftables.ChainTypeFilter {
 		return nil
@@ -72,8 +72,7 @@ func (w wanted) acceptIf(match []expr.Any, port nft.PortField) []nft.Rule {
 	return rules
 }
 
-// onLo matches packets whose link is lo. key selects the incoming or the
-// outgoing link.
+// onLo matches packets on lo. key selects the incoming or the outgoing link.
 func onLo(key expr.MetaKey) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: key, Register: 1},

@@ -19,7 +19,7 @@ import (
 // name.
 type Status struct {
 	Chains  []string // have accept rules of ours
-	Lacking []string // drop by default and lack accept rules of ours
+	Lacking []string // drop by default and have no accept rules of ours
 	Problem string   // "" if the rules are as wanted
 
 	Drops []Drop // what drops the local IPs' traffic and cannot be opened

@@ -34,7 +34,7 @@ func (c Client) Dial(options ...nftables.ConnOption) (*nftables.Conn, error) {
 
 func limit(conn *netlink.Conn) error { return conn.SetDeadline(time.Now().Add(Timeout)) }
 
-// do runs f with a socket of its own.
+// do runs f with a new socket and closes the socket afterwards.
 func (c Client) do(f func(*netlink.Conn) error) error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: c.NetNS})
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DumpedRule is a rule as the kernel has it. Package nftables drops expressions
-// that it does not know, such as socket, and so would hide drift.
+// DumpedRule is a rule as the kernel has it. Package nftables drops expressions that
+// it does not know, such as socket. That would hide drift.
 type DumpedRule struct {
 	Chain    string
 	Handle   uint64
@@ -90,7 +90,7 @@ func parseExpr(elem []byte) (e DumpedExpr, err error) {
 	return e, nil
 }
 
-// SameRules compares rules of the kernel with wanted ones. Counts are ignored.
+// SameRules compares the kernel's rules with the wanted ones. It ignores counters.
 func SameRules(have []DumpedRule, want []Rule) (bool, error) {
 	if len(have) != len(want) {
 		return false, nil
@@ -121,7 +121,7 @@ func (e DumpedExpr) is(want expr.Any) (bool, error) {
 	if err != nil || w.Name != e.Name {
 		return false, err
 	}
-	if w.Name == "counter" { // counts are no drift
+	if w.Name == "counter" { // changed counters are no drift
 		return true, nil
 	}
 	return sameAttributes(e.Data, w.Data)

@@ -37,7 +37,8 @@ type Ports struct {
 	Health uint16 // TCP; 0: none
 }
 
-// Rules returns a rule per port that applies then to its packets.
+// Rules returns one rule per port. The rule runs the expressions then on packets of
+// that port.
 func (p Ports) Rules(field PortField, then ...expr.Any) []Rule {
 	rules := []Rule{
 		{Exprs: append(PortIs(unix.IPPROTO_UDP, field, p.DNS), then...)},

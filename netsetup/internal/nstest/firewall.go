@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Firewall is a host firewall without rules for the local IPs. All of them
-// accept neighbour discovery and drop everything else, also on lo.
+// Firewall is a host firewall without rules for the local IPs. It accepts neighbour
+// discovery and drops everything else, also on lo.
 type Firewall struct {
 	Name     string
 	Commands [][]string
@@ -83,7 +83,7 @@ var (
 // WithoutCounts sets all counters in nft's output to 0.
 func WithoutCounts(s string) string { return counters.ReplaceAllString(s, "$1 0") }
 
-// FirewallState is every rule of every table, without counts.
+// FirewallState returns every rule of every table, without counters.
 func (ns *Namespace) FirewallState(t *testing.T) string {
 	t.Helper()
 	s := WithoutCounts(ns.Command(t, "nft", "-a", "list", "ruleset"))

@@ -1,4 +1,4 @@
-// Package nstest is what tests of netsetup and its packages share: namespaces, a
+// Package nstest has the test helpers of netsetup and its packages: namespaces, a
 // node with a pod, and host firewalls.
 package nstest
 

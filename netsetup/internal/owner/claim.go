@@ -26,9 +26,8 @@ const (
 	Accepts   = "accepts"
 )
 
-// exitGrace is how long a process that has withdrawn its claim may take to
-// remove its marks or to hand them back. If they are there for longer, it was
-// killed.
+// exitGrace is how long a process that has withdrawn its claim may take to remove
+// its marks or to hand them back. If they remain longer, it was killed.
 const exitGrace = 5 * time.Second
 
 // ErrNoGeneration means that the configuration has no generation, so that
@@ -46,7 +45,7 @@ type Claim struct {
 	absent map[Mark]time.Time // marks without a process, and when each was first seen
 }
 
-// Identity is what the claims of one process have in common.
+// Identity holds the values that all claims of one process share.
 type Identity struct {
 	Generation string // "": the process only reads
 	NetNS      int    // file descriptor; 0: the process's own
@@ -73,9 +72,10 @@ func (c *Claim) Owns(generation string) bool {
 	return generation != "" && generation == c.id.Generation
 }
 
-// Announce claims the object until Withdraw. If the socket cannot be bound, it
-// only logs: the setup works, but a newer process will not hand it back. An
-// address in use belongs to a generation of the same digest and serves as well.
+// Announce claims the object until Withdraw. If the socket cannot be bound, it only
+// logs: the setup works, but a newer process will not hand it back. If the address
+// is in use, a generation of the same digest holds it, and its socket counts for
+// both.
 func (c *Claim) Announce(ctx context.Context) error {
 	if c.id.Generation == "" {
 		return ErrNoGeneration
@@ -111,8 +111,8 @@ func (c *Claim) Withdraw() {
 	}
 }
 
-// Claimed reports whether a process claims the object for mark m. It reports
-// false if it cannot find out.
+// Claimed reports whether a process claims the object for mark m. It reports false
+// if it cannot look up the socket.
 func (c *Claim) Claimed(m Mark) bool {
 	fd, err := unixSocket(c.id.NetNS)
 	if err != nil {
@@ -149,10 +149,10 @@ func (c *Claim) Blocking(generation string) string {
 }
 
 // HandBack gives the object to the generation of mark m by calling write, if a
-// process claims it, and reports whether that process keeps it. The receiver
-// may end at the same time. It withdraws before it reads the mark, and HandBack
-// writes the mark before it looks for the claim again: so at least one of the
-// two sees that no owner is left, and removes the object.
+// process claims it, and reports whether that process keeps it. The receiver may end
+// at the same time. It withdraws before it reads the mark, and HandBack writes the
+// mark before it looks for the claim again. So at least one of the two sees that no
+// owner is left, and removes the object.
 func (c *Claim) HandBack(m Mark, write func() error) (bool, error) {
 	if !c.Claimed(m) {
 		return false, nil

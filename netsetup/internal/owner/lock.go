@@ -19,11 +19,11 @@ const (
 )
 
 // Lock waits until no other process in the namespace changes the link or the
-// addresses, and returns the function that releases the lock. Marks that are
-// read under the lock stay valid until its release: the kernel has no operation
-// that deletes an address or a link only if it carries a mark. Lock only logs a
-// failure: without the lock two processes must meet within microseconds to do
-// harm.
+// addresses, and returns the function that releases the lock. Marks that are read
+// under the lock stay valid until its release: the kernel has no operation that
+// deletes an address or a link only if it carries a mark. Lock only logs a failure:
+// without the lock, two processes interfere only if both change an object within
+// microseconds.
 func Lock(id Identity) (unlock func()) {
 	fd, err := unixSocket(id.NetNS)
 	if err != nil {
