@@ -31,10 +31,11 @@ func isObjectName(s string) bool {
 	return s != "" && len(s) <= 253 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" && strings.Trim(s, ".") != ""
 }
 
-// setLimits declares which clients get answers, and what one client may use.
+// setLimits declares the flags for which clients get answers, and for the limits per
+// client.
 func (f *flags) setLimits(fs *flag.FlagSet) {
 	l := &f.Limits
-	fs.Func("clients", "`which` clients get answers on addresses other than those of -localip: inside, which are those reached by a route other than the default route, or all (default inside)", func(s string) error {
+	fs.Func("clients", "`which` clients get answers on addresses other than those of -localip: inside (clients that a route other than the default route leads to) or all (default inside)", func(s string) error {
 		if s != "inside" && s != "all" {
 			return errors.New("want inside or all")
 		}
@@ -48,7 +49,7 @@ func (f *flags) setLimits(fs *flag.FlagSet) {
 		{"max-misses", "resolve at most `n` queries at once; more get SERVFAIL (default 16384)", &l.Misses},
 		{"max-misses-per-client", "resolve at most `n` queries of one client at once; more get SERVFAIL (default an eighth of -max-misses)", &l.MissesPerClient},
 		{"max-tcp-connections", "keep at most `n` TCP connections on one address; more are closed (default 1024)", &l.TCP},
-		{"max-tcp-connections-per-client", "keep at most `n` TCP connections of one client there (default 512)", &l.TCPPerClient},
+		{"max-tcp-connections-per-client", "keep at most `n` TCP connections of one client on one address (default 512)", &l.TCPPerClient},
 	} {
 		fs.Func(f.name, f.usage, func(s string) (err error) {
 			*f.to, err = parseCount(s)

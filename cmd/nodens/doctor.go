@@ -12,8 +12,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/doctor"
 )
 
-// Results of doctor. A fault or a warning has exit status 1. If doctor found none but
-// could not examine everything, the exit status is 2.
+// Results of doctor. After a fault or a warning, the exit status is 1. If doctor
+// found none but could not examine everything, the exit status is 2.
 var (
 	errFindings   = errors.New("doctor")
 	errUnexamined = errors.New("doctor could not examine everything")

@@ -119,7 +119,7 @@ func (f *flags) set() *flag.FlagSet {
 		f.supervise = &on
 		return nil
 	})
-	fs.StringVar(&f.CacheSnapshot, "cache-snapshot", "", "pass the cache on to the next process: in `file` if it starts after this one has ended, over file.sock if it starts before. Other users must not be able to write to the directory, for example /run/nodens (default: each process starts with an empty cache)")
+	fs.StringVar(&f.CacheSnapshot, "cache-snapshot", "", "pass the cache to the next process: in `file` if that process starts after this one has ended, over file.sock if it starts before. Other users must not be able to write to the directory, for example /run/nodens (default: each process starts with an empty cache)")
 	fs.BoolVar(&f.Hedge, "hedge", true, "send the query again when the upstream takes longer than usual to reply, not only after two seconds")
 	fs.BoolVar(&f.KeepPrivileges, "keep-privileges", false, "keep the capabilities that nodens does not need after the start")
 	fs.BoolVar(&f.Quiet, "quiet", false, "log warnings and errors only")
@@ -134,7 +134,7 @@ func (f *flags) setConfiguration(fs *flag.FlagSet) {
 	fs.StringVar(&f.BaseCorefile, "basecorefile", defaultBaseCorefile, "Corefile `file` with placeholders; if it exists, nodens uses it instead of -conf")
 	fs.StringVar(&f.KubeDNS, "kubednscm", "", "`directory` of the mounted kube-dns ConfigMap, for stubDomains and upstreamNameservers (default "+defaultKubeDNS+" if it exists)")
 	fs.StringVar(&f.UpstreamService, "upstreamsvc", "kube-dns", "`Service` whose cluster IP, from the environment, answers for the cluster domain")
-	fs.Func("cluster-domain", "the cluster's `domain`, which replaces __PILLAR__DNS__DOMAIN__ and which normalize leaves alone (default cluster.local)", func(s string) error {
+	fs.Func("cluster-domain", "the cluster's `domain`; it replaces __PILLAR__DNS__DOMAIN__, and normalize does not change its names (default cluster.local)", func(s string) error {
 		if _, ok := dns.IsDomainName(s); !ok || s == "" || s == "." {
 			return errors.New("not a domain name")
 		}
@@ -170,7 +170,7 @@ func (f *flags) setHost(fs *flag.FlagSet) {
 	fs.StringVar(&f.InterfaceName, "interfacename", "nodelocaldns", "`name` of the dummy link")
 	fs.BoolVar(&f.SetupRules, "setupiptables", true, "exempt the local addresses from connection tracking, by our own nftables table, and accept their DNS traffic in other tables' chains that drop by default")
 	fs.BoolVar(&f.SkipTeardown, "skipteardown", false, "do not remove addresses and rules from the host on exit")
-	fs.Func("syncinterval", "check the whole host set-up at this interval, in `seconds`; nodens repairs changes that it is notified of at once (default 60)", func(s string) (err error) {
+	fs.Func("syncinterval", "check the whole host set-up at this interval, in `seconds`; when the kernel reports a change, nodens repairs it at once (default 60)", func(s string) (err error) {
 		f.SyncInterval, err = parseSyncInterval(s)
 		return err
 	})
@@ -200,9 +200,9 @@ func parseSetupMetrics(s string) (string, error) {
 	return s, nil
 }
 
-// parseSyncInterval parses -syncinterval. A bare number is in seconds. So is the
-// number of a duration below a microsecond, because node-cache reads nanoseconds as
-// seconds.
+// parseSyncInterval parses -syncinterval. A bare number is in seconds. A duration
+// below a microsecond counts as that number of seconds, because node-cache reads
+// nanoseconds as seconds.
 func parseSyncInterval(s string) (time.Duration, error) {
 	if n, err := strconv.ParseUint(s, 10, 31); err == nil && n > 0 {
 		return time.Duration(n) * time.Second, nil

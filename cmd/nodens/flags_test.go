@@ -106,7 +106,8 @@ func TestSyncInterval(t *testing.T) {
 	}
 }
 
-// TestHelpHasEveryFlag: each flag is in one group, and the flags of the groups exist.
+// TestHelpHasEveryFlag checks that each flag is in one group, and that the flags of
+// the groups exist.
 func TestHelpHasEveryFlag(t *testing.T) {
 	fs := new(flags).set()
 	seen := make(map[string]int)
@@ -143,7 +144,8 @@ func TestEndpointsOf(t *testing.T) {
 	}
 }
 
-// TestFlagsReach: flags whose effect no test sees from outside reach the daemon.
+// TestFlagsReach checks that the daemon gets the flags whose effect no other test
+// checks.
 func TestFlagsReach(t *testing.T) {
 	if c := resolved(t, []string{"-syncinterval", "7"}).HostConfig(); c.SyncInterval != 7*time.Second {
 		t.Errorf("-syncinterval 7: the host is checked every %v", c.SyncInterval)

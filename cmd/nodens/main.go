@@ -33,7 +33,7 @@ type env struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	// If the reader of the log ends, the daemon must not.
+	// The daemon must continue if the reader of the log ends.
 	signal.Ignore(syscall.SIGPIPE)
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP, syscall.SIGUSR1)

@@ -109,7 +109,7 @@ func readManifests(names []string, stdin io.Reader) ([]migrate.File, error) {
 }
 
 // checkStart returns why the daemon would not start. It uses a made-up cluster IP,
-// which only the node knows.
+// because only the node knows the real one.
 func checkStart(s migrate.Start) (warnings []error, err error) {
 	var stderr strings.Builder
 	f, err := parseFlags(s.Args, &stderr)

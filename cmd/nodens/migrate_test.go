@@ -24,7 +24,7 @@ func migrateFile(t *testing.T, stdin string, args ...string) (stdout, stderr str
 }
 
 // TestMigrate compares the output with golden files. A second migration must accept
-// and not change it.
+// the output and not change it.
 func TestMigrate(t *testing.T) {
 	inputs, err := filepath.Glob("testdata/migrate/*.yaml")
 	if err != nil || len(inputs) < 6 {

@@ -12,8 +12,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/redirect"
 )
 
-// setRedirect declares the flags of redirection: what differs from node to node.
-// The rest is in the Corefile's redirect directive.
+// setRedirect declares the flags of redirection that differ from node to node. All
+// other settings are in the Corefile's redirect directive.
 func (f *flags) setRedirect(fs *flag.FlagSet) {
 	r := &f.Redirect
 	fs.StringVar(&r.Kubepods, "kubepods", "", "cgroup v2 `directory` of all pods (default: nodens finds it)")
@@ -32,7 +32,7 @@ func tooMany(addrs []netip.Addr) bool {
 	return len(addrs) > 2 || len(addrs) == 2 && addrs[0].Is4() == addrs[1].Is4()
 }
 
-// removedFlags maps flags of earlier versions to what the Corefile has instead.
+// removedFlags maps each removed flag to the Corefile text that replaces it.
 var removedFlags = map[string]string{
 	"redirect":           "redirect auto",
 	"redirect-target":    "redirect auto { target … }",

@@ -16,7 +16,7 @@ import (
 // errIncomplete: the exit status of the status command is 1.
 var errIncomplete = errors.New("the host is not set up as wanted")
 
-// isComplete ignores what the flags leave to others.
+// isComplete ignores the parts that the flags turn off.
 func isComplete(f *flags, s netsetup.Status) bool {
 	if !f.SetupRules {
 		s.Rules.Present, s.Rules.Problem, s.Firewall.Problem = true, "", ""
@@ -87,14 +87,15 @@ func problem(p string) string {
 	return ": " + p
 }
 
-// wantsRedirect reports whether the Corefile has redirect on. It prints an error
-// if there is no Corefile to read: what is on the host can be printed without.
+// wantsRedirect reports whether the Corefile has redirect on. If it cannot read a
+// Corefile, it only prints an error, because status can still print the host's
+// state.
 func (f *flags) wantsRedirect(e env) bool {
 	f.Getenv = e.getenv
 	printError := func(err error) { fmt.Fprintln(e.stderr, err) }
 	cfg, err := f.ReadCorefile(printError)
 	if err != nil {
-		printError(fmt.Errorf("cannot tell whether redirection is wanted: %w", err))
+		printError(fmt.Errorf("cannot determine whether the Corefile has redirection: %w", err))
 		return false
 	}
 	return cfg.Redirect().Mode == config.RedirectOn

@@ -18,9 +18,9 @@ type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// supervised reports whether the daemon runs in a child process. By default it does if
-// sockets may be redirected: only then does a daemon that dies leave clients waiting.
-// The daemon reports the error if the Corefile cannot be read.
+// supervised reports whether the daemon runs in a child process. By default it does
+// if sockets may be redirected, because only then do clients wait after the daemon
+// dies. The daemon reports the error if the Corefile cannot be read.
 func (f *flags) supervised() bool {
 	if f.supervise != nil {
 		return *f.supervise
@@ -43,7 +43,7 @@ func supervisor(ctx context.Context, e env, f *flags) error {
 	defer cancel()
 	status, err := supervise.Run(relaySignals(ctx, e.signals), supervise.Config{
 		Program:    supervise.Program{Path: executable(), Args: append([]string{os.Args[0]}, e.args...), Env: os.Environ()},
-		Disconnect: func(r supervise.Report) { freePods(log, r) },
+		Disconnect: func(r supervise.Report) { closePodSockets(log, r) },
 		Logger:     log,
 	})
 	if err == nil && status != 0 {
@@ -80,9 +80,9 @@ func executable() string {
 	return "/proc/self/exe"
 }
 
-// freePods closes pods' sockets that wait for an answer of the dead worker, so that
-// their owners retry at once. The kernel then sends them to the fallback.
-func freePods(log *slog.Logger, r supervise.Report) {
+// closePodSockets closes pods' sockets that wait for an answer of the dead worker,
+// so that their owners retry at once. The kernel then sends them to the fallback.
+func closePodSockets(log *slog.Logger, r supervise.Report) {
 	for _, target := range r.Targets {
 		n, err := bpf.DestroyPodSockets(r.Cgroup, "/proc", target)
 		if err != nil {

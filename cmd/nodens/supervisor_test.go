@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Without the flag there is a supervisor if sockets may be redirected.
+// Without the flag, nodens uses a supervisor if sockets may be redirected.
 func TestSupervised(t *testing.T) {
 	for _, tc := range []struct {
 		args, redirect string // redirect is the Corefile's
@@ -40,7 +40,7 @@ func TestSupervised(t *testing.T) {
 	}
 }
 
-// When ctx is done, SIGTERM follows the signals before.
+// When ctx is done, SIGTERM follows the earlier signals.
 func TestRelaySignals(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	signals := make(chan os.Signal)
