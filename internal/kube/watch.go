@@ -40,7 +40,8 @@ const (
 	maxSize = 32 << 20
 )
 
-// errGone is the API server's status 410: it no longer has our version.
+// errGone is the API server's status 410: it no longer has the version that we watch
+// from.
 var errGone = errors.New("resource version is gone")
 
 // watcher is the state of one Watch.
@@ -52,7 +53,7 @@ type watcher struct {
 	noCache bool                     // the next list must not come from the server's cache
 	sent    []netip.AddrPort         // last argument of the callback
 	first   bool                     // no callback yet
-	failed  bool                     // since the last success, and logged
+	failed  bool                     // a failure since the last success was logged
 }
 
 // Watch calls f with the servers to use, in Watch's goroutine: when they are first
@@ -81,7 +82,7 @@ func Watch(ctx context.Context, c Config, f func([]netip.AddrPort)) {
 			backoff = w.MinDelay
 		}
 		w.report(err)
-		delay := w.MinDelay // also if the server ends watches at once
+		delay := w.MinDelay // even if the server ends each watch immediately
 		if err != nil && !errors.Is(err, errGone) {
 			delay = backoff
 			backoff = min(2*backoff, w.MaxDelay)

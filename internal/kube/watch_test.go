@@ -26,8 +26,8 @@ import (
 	"time"
 )
 
-// patience is the timeout of a test that hangs.
-const patience = 30 * time.Second
+// hangTimeout is the timeout of a test that hangs.
+const hangTimeout = 30 * time.Second
 
 // apiServer passes its requests to the test, one after the other.
 type apiServer struct {
@@ -94,7 +94,7 @@ func (a *apiServer) next(t *testing.T, watch bool, version string) *request {
 			t.Fatalf("request %v, want a watch %t from %q", r.query, watch, version)
 		}
 		return r
-	case <-time.After(patience):
+	case <-time.After(hangTimeout):
 		t.Fatal("no request")
 		return nil
 	}
@@ -188,14 +188,14 @@ func (w *watched) want(t *testing.T, want ...string) {
 		if !slices.Equal(texts(got), want) {
 			t.Fatalf("servers %v, want %v", got, want)
 		}
-	case <-time.After(patience):
+	case <-time.After(hangTimeout):
 		t.Fatalf("no servers, want %v; log:\n%s", want, w.log)
 	}
 }
 
 func (w *watched) wantError(t *testing.T, want string) {
 	t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(hangTimeout)
 	for {
 		select {
 		case err := <-w.errs:
@@ -316,7 +316,7 @@ func TestReadsAccountAgain(t *testing.T) {
 	select {
 	case <-r.gone:
 		r.end()
-	case <-time.After(patience):
+	case <-time.After(hangTimeout):
 		t.Error("the watch continues after ctx ended")
 	}
 }

@@ -17,14 +17,15 @@ import (
 // content. It lets a writer that truncates the file first finish.
 const settleTime = 50 * time.Millisecond
 
-// pollInterval is the time between checks if the kernel gives no watch. The number
-// of watches of a user is limited.
+// pollInterval is the time between checks if the kernel refuses a watch. The kernel
+// limits the number of watches of a user.
 const pollInterval = 5 * time.Second
 
 // Sum identifies the content of a list of files.
 type Sum [sha256.Size]byte
 
-// SumOf hashes the content of the files, and which of them cannot be read.
+// SumOf hashes the content of the files. A file that cannot be read changes the hash
+// too.
 func SumOf(paths []string) Sum {
 	h := sha256.New()
 	for _, p := range paths {
@@ -45,10 +46,10 @@ func sumFile(h io.Writer, path string) (int64, error) {
 }
 
 // Files calls changed whenever the content of paths changes, until ctx is done. last
-// is the SumOf paths before the caller read them, so that no change is missed. Files
-// sees writes, renames into place, and the symlink swap by which the kubelet updates
-// a mounted ConfigMap. If interval is not 0, it also checks at that interval, for
-// file systems that do not notify.
+// is the result of SumOf before the caller read the files, so that no change is
+// missed. Files sees writes, renames into place, and the symlink swap by which the
+// kubelet updates a mounted ConfigMap. If interval is not 0, it also checks at that
+// interval, for file systems that do not notify.
 func Files(ctx context.Context, paths []string, last Sum, interval time.Duration, changed func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -89,7 +90,7 @@ func Files(ctx context.Context, paths []string, last Sum, interval time.Duration
 	}
 }
 
-// poll is Files without notifications of the kernel.
+// poll is Files without notifications from the kernel.
 func poll(ctx context.Context, paths []string, last Sum, interval time.Duration, changed func()) error {
 	t := time.NewTicker(interval)
 	defer t.Stop()
@@ -107,7 +108,7 @@ func poll(ctx context.Context, paths []string, last Sum, interval time.Duration,
 }
 
 // addDirs watches the directory of every path, and those of the files that symlinks
-// on the way point to. It ignores failures: then only the interval applies.
+// on the way point to. It ignores failures; the interval covers those directories.
 func addDirs(w *fsnotify.Watcher, paths []string) {
 	for _, p := range paths {
 		const maxLinks = 40 // the kernel's own limit, include/linux/namei.h
