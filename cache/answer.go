@@ -29,7 +29,9 @@ func classify(m *dns.Msg, r *records) verdict {
 		return uncacheable
 	}
 	q := m.Question[0]
-	if metaType(q.Qtype) || q.Qclass == dns.ClassANY || q.Qclass == dns.ClassNONE {
+	// No zone can hold types 0 and OPT, and the meta and question types (RFC 6895 §3.1).
+	meta := q.Qtype == dns.TypeNone || q.Qtype == dns.TypeOPT || q.Qtype >= 128 && q.Qtype <= 255
+	if meta || q.Qclass == dns.ClassANY || q.Qclass == dns.ClassNONE {
 		return uncacheable
 	}
 	switch m.Rcode {
@@ -48,12 +50,6 @@ func classify(m *dns.Msg, r *records) verdict {
 		return uncacheable
 	}
 	return denial
-}
-
-// metaType reports whether no zone can hold t: 0, OPT, and the meta and question
-// types 128–255 (RFC 6895 §3.1).
-func metaType(t uint16) bool {
-	return t == dns.TypeNone || t == dns.TypeOPT || t >= 128 && t <= 255
 }
 
 func hasType(rrs []dns.RR, t uint16) bool {

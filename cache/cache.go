@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"hash/maphash"
 	"time"
 
 	"github.com/miekg/dns"
@@ -47,8 +48,7 @@ func (c *Cache) Get(key []byte, now time.Time) Hit { return c.GetInto(key, now, 
 // once e has held an answer of that size. If e is nil, it allocates a new Entry.
 func (c *Cache) GetInto(key []byte, now time.Time, e *Entry) Hit {
 	t := now.Sub(c.store.start)
-	hash := c.store.hash(key)
-	set := c.set(hash)
+	hash, set := c.locate(key)
 	set.shard.mu.Lock()
 	defer set.shard.mu.Unlock()
 
@@ -132,24 +132,21 @@ func (c *Cache) Put(key []byte, m *dns.Msg) (*Entry, error) {
 		return e, err
 	}
 	e.kind, e.ttl = kind, life
-	c.replace(key, e)
+	if !c.replace(key, e) {
+		e.ttl = 0
+	}
 	return e, nil
 }
 
-// replace stores e in place of the key's entries.
-func (c *Cache) replace(key []byte, e *Entry) {
-	hash := c.store.hash(key)
-	set := c.set(hash)
-	set.shard.mu.Lock()
-	defer set.shard.mu.Unlock()
-	if !c.put(set, hash, key, e, c.store.elapsed()) {
-		e.ttl = 0
-	}
-}
-
-// put reports whether it stored e. The caller holds the shard's mutex.
-func (c *Cache) put(set *binSet, hash uint64, key []byte, e *Entry, born time.Duration) bool {
+// replace removes the key's entries and stores e if the policy keeps it. It reports
+// whether it stored e.
+func (c *Cache) replace(key []byte, e *Entry) bool {
+	hash, set := c.locate(key)
 	sh := set.shard
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+
+	born := c.store.elapsed()
 	if failure := set.find(Failure, hash, key); failure != 0 {
 		sh.drop(failure)
 	}
@@ -166,7 +163,12 @@ func (c *Cache) put(set *binSet, hash uint64, key []byte, e *Entry, born time.Du
 	return keeps && set.add(hash, e, born, c.policy.classes[e.kind].cap, l)
 }
 
-func (c *Cache) set(hash uint64) *binSet { return c.space.sets[c.store.shardOf(hash)] }
+// locate returns the hash of key and the bins for it. The upper half of the hash
+// selects the shard.
+func (c *Cache) locate(key []byte) (hash uint64, set *binSet) {
+	hash = maphash.Bytes(c.store.seed, key)
+	return hash, c.space.sets[hash>>32*uint64(len(c.space.sets))>>32]
+}
 
 func (c *Cache) fresh(sl *slot, t time.Duration) Hit {
 	c.count(sl, t)

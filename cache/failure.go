@@ -31,8 +31,7 @@ func (c *Cache) PutFailure(key []byte, m *dns.Msg) (*Entry, error) {
 		return e, err
 	}
 	e.kind = Failure
-	hash := c.store.hash(key)
-	set := c.set(hash)
+	hash, set := c.locate(key)
 	set.shard.mu.Lock()
 	defer set.shard.mu.Unlock()
 

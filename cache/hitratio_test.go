@@ -156,8 +156,7 @@ func (p inCache) lookup(name uint64) bool {
 	var buf [32]byte
 	key := binary.BigEndian.AppendUint64(append(buf[:0], 8), name)
 	key = append(key, 0, 0, 1, 0, 1, 0)
-	hash := p.c.store.hash(key)
-	set := p.c.set(hash)
+	hash, set := p.c.locate(key)
 	if id := set.find(Success, hash, key); id != 0 {
 		set.shard.slab.slot(id).count()
 		return true

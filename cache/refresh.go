@@ -38,8 +38,7 @@ func (sl *slot) claimRefresh() bool {
 
 // RefreshDone allows the next refresh of key, see Hit.Refresh.
 func (c *Cache) RefreshDone(key []byte) {
-	hash := c.store.hash(key)
-	set := c.set(hash)
+	hash, set := c.locate(key)
 	set.shard.mu.Lock()
 	defer set.shard.mu.Unlock()
 	if id := set.find(Success, hash, key); id != 0 {

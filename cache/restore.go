@@ -168,8 +168,7 @@ func (c *Cache) restoreEntry(e *restored) bool {
 	if c.store.elapsed() >= e.born+e.TTL()+c.policy.staleFor || !c.policy.keeps(e.kind, e.key) {
 		return false
 	}
-	hash := c.store.hash(e.key)
-	set := c.set(hash)
+	hash, set := c.locate(e.key)
 	set.shard.mu.Lock()
 	defer set.shard.mu.Unlock()
 	limit := c.policy.classes[e.kind].cap

@@ -112,10 +112,3 @@ func (s *Store) Retain(ids map[string]bool) {
 		delete(s.spaces, id)
 	}
 }
-
-func (s *Store) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) }
-
-// shardOf maps the upper half of hash to a shard.
-func (s *Store) shardOf(hash uint64) int {
-	return int(hash >> 32 * uint64(len(s.shards)) >> 32)
-}

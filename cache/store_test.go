@@ -157,8 +157,8 @@ func TestEvictionOrder(t *testing.T) {
 	has := func(c *Cache, i int) bool {
 		c.store.shards[0].mu.Lock()
 		defer c.store.shards[0].mu.Unlock()
-		hash := s.hash(keyOf(numbered(i)))
-		return c.set(hash).find(Success, hash, keyOf(numbered(i))) != 0
+		hash, set := c.locate(keyOf(numbered(i)))
+		return set.find(Success, hash, keyOf(numbered(i))) != 0
 	}
 	put(a, 1)
 	put(b, 2)
@@ -363,10 +363,11 @@ func TestDefaultShards(t *testing.T) {
 			t.Errorf("%d bytes: %d shards", tt.bytes, n)
 		}
 	}
-	s := New(Options{Shards: 7})
-	seen := make(map[int]bool)
+	c := New(Options{Shards: 7}).Cache("", Policy{})
+	seen := make(map[*shard]bool)
 	for i := range 1000 {
-		seen[s.shardOf(s.hash(keyOf(numbered(i))))] = true
+		_, set := c.locate(keyOf(numbered(i)))
+		seen[set.shard] = true
 	}
 	if len(seen) != 7 {
 		t.Errorf("%d of 7 shards used", len(seen))
@@ -377,8 +378,7 @@ func TestDefaultShards(t *testing.T) {
 func TestHashCollision(t *testing.T) {
 	f := newFixture(t, Policy{})
 	a, b := f.put(t, keyOf(numbered(1)), numbered(1)), keyOf(numbered(2))
-	hash := f.store.hash(b)
-	set := f.set(hash)
+	hash, set := f.locate(b)
 	set.shard.mu.Lock()
 	set.add(hash, a, 0, 10, inherited{})
 	set.shard.mu.Unlock()
