@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"strings"
@@ -27,6 +28,7 @@ type env struct {
 	args           []string // without the program's name
 	stdout, stderr io.Writer
 	getenv         func(string) string
+	root           fs.FS            // the file system, with /proc and /sys
 	signals        <-chan os.Signal // SIGHUP and SIGUSR1, for a reload
 }
 
@@ -38,7 +40,7 @@ func main() {
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP, syscall.SIGUSR1)
 	var status exitStatus
-	err := run(ctx, env{args: os.Args[1:], stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, signals: reload})
+	err := run(ctx, env{args: os.Args[1:], stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, root: os.DirFS("/"), signals: reload})
 	switch {
 	case err == nil:
 	case errors.As(err, &status):
@@ -81,7 +83,7 @@ func run(ctx context.Context, e env) error {
 		return printLine(e, strings.Join(config.DirectiveNames(), "\n"))
 	}
 	f.resolve()
-	f.Version, f.Stdout, f.Stderr, f.Getenv, f.Signals = buildVersion(), e.stdout, e.stderr, e.getenv, e.signals
+	f.Version, f.Stdout, f.Stderr, f.Getenv, f.Root, f.Signals = buildVersion(), e.stdout, e.stderr, e.getenv, e.root, e.signals
 	f.Supervisor, err = supervise.Attach(e.getenv)
 	switch {
 	case err != nil:

@@ -87,22 +87,21 @@ func problem(p string) string {
 	return ": " + p
 }
 
-// wantsRedirect reports whether the Corefile has redirect on. If it cannot read a
-// Corefile, it only prints an error, because status can still print the host's
-// state.
-func (f *flags) wantsRedirect(e env) bool {
+// readCorefile reads the Corefile. If it cannot, it prints an error and returns an
+// empty configuration, because status can still print the host's state.
+func (f *flags) readCorefile(e env) *config.Config {
 	f.Getenv = e.getenv
 	printError := func(err error) { fmt.Fprintln(e.stderr, err) }
 	cfg, err := f.ReadCorefile(printError)
 	if err != nil {
-		printError(fmt.Errorf("cannot determine whether the Corefile has redirection: %w", err))
-		return false
+		printError(fmt.Errorf("cannot determine the address of the metrics, and whether the Corefile has redirection: %w", err))
+		return new(config.Config)
 	}
-	return cfg.Redirect().Mode == config.RedirectOn
+	return cfg
 }
 
-// status is the status command. It prints the host set-up and returns errIncomplete
-// if part of it is missing.
+// status is the status command. It prints the host set-up and the limits of the
+// running daemon, and returns errIncomplete if part of the set-up is missing.
 func status(ctx context.Context, e env) error {
 	f, err := parseFlags(e.args[1:], e.stderr)
 	if err != nil {
@@ -119,7 +118,9 @@ func status(ctx context.Context, e env) error {
 		return err
 	}
 	printStatus(e.stdout, f, s)
-	redirected, err := redirect.PrintStatus(e.stdout, f.Redirect.PinDir, f.wantsRedirect(e))
+	cfg := f.readCorefile(e)
+	printLimits(ctx, e.stdout, metricsAddr(cfg))
+	redirected, err := redirect.PrintStatus(e.stdout, f.Redirect.PinDir, cfg.Redirect().Mode == config.RedirectOn)
 	if err != nil {
 		return err
 	}

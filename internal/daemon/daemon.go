@@ -63,14 +63,16 @@ func newBase(o *Options) base {
 
 // newServer makes the server and returns the identity that it answers to id.server,
 // by which processes can be told apart.
-func newServer(b base, workers int, now func() time.Time) (srv *server.Server, identity string, err error) {
+func newServer(b base, l limits, workers int, now func() time.Time) (srv *server.Server, identity string, err error) {
 	metrics, err := server.NewMetrics(b.registry, workers)
 	if err != nil {
 		return nil, "", err
 	}
 	identity = "nodens " + rand.Text()[:10] // does not reveal the version
-	srv, err = b.opts.Limits.newServer(server.Config{
+	srv, err = b.opts.newServer(server.Config{
 		Identity: identity, Logger: b.log, Metrics: metrics, Now: now, Workers: workers,
+		MaxMisses: l.misses, MaxMissesPerClient: l.missesPerClient,
+		TCP: server.TCPLimits{Connections: l.conns, PerClient: l.connsPerClient},
 	}, time.Now)
 	return srv, identity, err
 }
@@ -84,7 +86,9 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 		return nil, err
 	}
 	workers := runtime.GOMAXPROCS(0) // UDP sockets of one address
-	srv, identity, err := newServer(b, workers, now)
+	limits := o.limits(o.resources(cfg.Config))
+	limits.report(b)
+	srv, identity, err := newServer(b, limits, workers, now)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +97,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 		return nil, err
 	}
 	reloads := make(reloadRequests, 1)
-	store, memory := newCache(o.CacheSize, now, b.log)
+	store, memory := newCache(o.Root, limits, now, b.log)
 	live := newLiveness(o.Supervisor, probeAny(srv), b.log)
 	redir := redirect.New(redirect.Config{
 		Logger: b.log, Registerer: b.registry, Workers: workers, Identity: identity, PodLogs: o.Redirect.PodLogs,

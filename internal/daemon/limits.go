@@ -1,46 +1,278 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"net/netip"
+	"runtime"
 	"slices"
-	"time"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/internal/server"
-	"github.com/nodens-dns/nodens/netsetup"
 )
 
-// newServer makes a server with these limits. now reads a monotonic clock.
-func (l *LimitOptions) newServer(c server.Config, now func() time.Time) (*server.Server, error) {
-	c.MaxMisses, c.MaxMissesPerClient = l.Misses, l.MissesPerClient
-	c.TCP.Connections, c.TCP.PerClient = l.TCP, l.TCPPerClient
-	if !l.Everybody {
-		o, err := netsetup.NewOutside(now)
-		if err != nil {
-			return nil, fmt.Errorf("-clients inside: %w", err)
+// Prices in bytes, with room for the garbage collector. docs/cache.md has them, too.
+const (
+	processPrice = 24 << 20 // a daemon without load
+	programBytes = 16 << 20 // of these, the program's file
+	missPrice    = 8 << 10  // a query being resolved, with its upstream sockets
+	connPrice    = 32 << 10 // a TCP connection of a client or to an upstream
+
+	socketKernel = 3 << 10 // kernel memory of a UDP socket, part of missPrice
+	connKernel   = 5 << 10 // kernel memory of a TCP connection, part of connPrice
+)
+
+// Bounds of the defaults.
+const (
+	minMisses, maxMisses       = 128, 16384
+	minClientMisses            = 64
+	minConns, maxConns         = 32, 1024 // of clients; the maximum is that of an address
+	maxPoolSockets             = 512
+	maxPoolConns               = 64
+	reservedFiles              = 40 // log, event loops, netlink, BPF, admin endpoints and their requests
+	minBudget, maxBudget       = 2 << 20, 512 << 20
+	unknownBudget              = 64 << 20 // without a memory limit
+	minHeap              int64 = 12 << 20 // less, and the garbage collector runs all the time
+)
+
+// resources are what limits divides.
+type resources struct {
+	memory    int64 // bytes; 0: no limit
+	files     int   // RLIMIT_NOFILE
+	workers   int   // UDP sockets of an address
+	addresses int   // on which the server listens
+	pools     int
+}
+
+// resources returns those of this process for a Corefile.
+func (o *Options) resources(cfg *config.Config) resources {
+	r := resources{workers: runtime.GOMAXPROCS(0), files: math.MaxInt32}
+	if limit, _, limited := memoryLimit(o.Root); limited {
+		r.memory = limit
+	}
+	var n unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &n) == nil {
+		r.files = int(min(n.Cur, math.MaxInt32))
+	}
+	addrs := make(map[netip.AddrPort]bool)
+	for _, b := range cfg.Blocks {
+		r.pools += len(b.Forwards)
+		found, _ := bindAddrs(b) // an error is reported when the block is built
+		for _, z := range b.Zones {
+			for _, a := range found {
+				addrs[netip.AddrPortFrom(a, o.portOf(z))] = true
+			}
 		}
-		c.Outside = o.Has
 	}
-	return server.New(c), nil
-}
-
-// guarded reports whether addr answers only clients from inside, see -clients. Clients
-// from outside cannot reach loopback, nor the addresses of -localip, which no
-// network routes to the node.
-func (o *Options) guarded(addr netip.AddrPort) bool {
-	return !o.Limits.Everybody && !addr.Addr().IsLoopback() && !slices.Contains(o.LocalIPs, addr.Addr())
-}
-
-// isLocal reports whether addr is one of -localip with our port.
-func (o *Options) isLocal(addr netip.AddrPort) bool {
-	return addr.Port() == o.DNSPort && slices.Contains(o.LocalIPs, addr.Addr())
-}
-
-// portOf returns the port on which a zone is served.
-func (o *Options) portOf(z config.Zone) uint16 {
-	if z.Port == 0 {
-		return o.DNSPort
+	r.addresses = max(len(addrs), 1)
+	if cfg.Redirect().Mode != config.RedirectOff {
+		r.addresses += len(o.LocalIPs) // the targets
 	}
-	return z.Port
+	r.pools = max(r.pools, 1)
+	return r
+}
+
+// limits are the limits of a process. Together they fit its resources.
+type limits struct {
+	memory                  int64 // bytes; 0: no limit
+	cache                   int64 // bytes
+	heap                    int64 // bytes, for GOMEMLIMIT; 0: no limit
+	misses, missesPerClient int
+	conns, connsPerClient   int // TCP connections of clients on an address
+	upstreamSockets         int // UDP, of all pools
+	upstreamConns           int // TCP, of all pools
+	clamped                 []clamped
+}
+
+// clamped is a flag whose value does not fit.
+type clamped struct {
+	flag        string // without the dash
+	given, used int64
+	err         error // with the arithmetic
+}
+
+// limits computes the limits: what the flags set, and shares of the rest. A value
+// that does not fit is lowered to what fits.
+func (o *Options) limits(r resources) limits {
+	l := limits{memory: r.memory, cache: defaultCache(r.memory)}
+	left := int64(math.MaxInt64 / 2)
+	if r.memory > 0 {
+		const reserved = minMisses*missPrice + minConns*connPrice
+		if most := max(r.memory-processPrice-reserved, minBudget); o.CacheSize > most {
+			l.clamp("cache-size", o.CacheSize, most, "does not fit; the memory limit %s leaves %s after %s for the process and %s for misses and TCP connections",
+				mib(r.memory), mib(r.memory-processPrice-reserved), mib(processPrice), mib(reserved))
+		}
+	}
+	l.cache = l.explicit("cache-size", o.CacheSize, l.cache)
+	if r.memory > 0 {
+		left = max(r.memory-processPrice-l.cache, 0)
+	}
+	left -= l.setMisses(o.Limits, left) * missPrice
+	l.setConns(o.Limits, r, left)
+	if r.memory > 0 {
+		l.heap = l.heapLimit(r)
+	}
+	return l
+}
+
+// defaultCache is half of the memory limit, and at most five eighths of what the
+// process leaves of it.
+func defaultCache(memory int64) int64 {
+	if memory == 0 {
+		return unknownBudget
+	}
+	return min(max(min(memory/2, (memory-processPrice)/8*5), minBudget), maxBudget)
+}
+
+// setMisses sets the limits of misses, by default two thirds of the memory that is
+// left, and returns their number.
+func (l *limits) setMisses(o LimitOptions, left int64) int64 {
+	most := max((left-minConns*connPrice)/missPrice, minMisses)
+	if n := int64(o.Misses); n > most {
+		l.clamp("max-misses", n, most, "needs %s (%d KiB each); the memory limit %s leaves %s after the cache's %s, %s for the process and %s for TCP connections",
+			mib(n*missPrice), missPrice>>10, mib(l.memory), mib(left-minConns*connPrice), mib(l.cache), mib(processPrice), mib(minConns*connPrice))
+	}
+	n := l.explicit("max-misses", int64(o.Misses), min(max(min(left/3*2, left-minConns*connPrice)/missPrice, minMisses), maxMisses))
+	l.misses = int(n)
+	if each := int64(o.MissesPerClient); each > n {
+		l.clamp("max-misses-per-client", each, n, "is more than the limit for all clients, which is %d", n)
+	}
+	l.missesPerClient = int(l.explicit("max-misses-per-client", int64(o.MissesPerClient), min(max(n/8, minClientMisses), n)))
+	return n
+}
+
+// setConns divides memory, in bytes, and the file descriptors. The upstreams get a
+// quarter of the connections and half of the descriptors.
+func (l *limits) setConns(o LimitOptions, r resources, memory int64) {
+	files := int64(max(r.files-reservedFiles-r.addresses*(r.workers+1), 4*r.pools))
+	all := max(memory/connPrice, minConns)
+	addresses, pools := int64(r.addresses), int64(r.pools)
+	l.upstreamConns = int(max(min(all/4, files/16, maxPoolConns*pools), pools))
+	l.upstreamSockets = int(max(min(files/2-int64(l.upstreamConns), maxPoolSockets*pools, int64(l.misses)), pools))
+	if n := int64(o.TCP) * addresses; n > 0 {
+		l.checkConns(int64(o.TCP), n, memory, files, r)
+	}
+	each := min(all-int64(l.upstreamConns), files/2, maxConns*addresses) / addresses
+	l.conns = int(l.explicit("max-tcp-connections", int64(o.TCP), max(each, 1)))
+	if n := o.TCPPerClient; n > l.conns {
+		l.clamp("max-tcp-connections-per-client", int64(n), int64(l.conns), "is more than the limit for all clients, which is %d", l.conns)
+	}
+	l.connsPerClient = int(l.explicit("max-tcp-connections-per-client", int64(o.TCPPerClient), max(int64(l.conns)/2, 1)))
+}
+
+// checkConns clamps -max-tcp-connections, which is given for each address and makes
+// n in all, to memory in bytes and files in descriptors.
+func (l *limits) checkConns(given, n, memory, files int64, r resources) {
+	addresses, upstreams := int64(r.addresses), int64(l.upstreamConns+l.upstreamSockets)
+	room := max(memory-int64(l.upstreamConns)*connPrice, 0)
+	most := max(min(room/connPrice, files-upstreams)/addresses, 1)
+	switch {
+	case given <= most:
+	case n*connPrice > room:
+		l.clamp("max-tcp-connections", given, most,
+			"needs %s (%d KiB each%s); the memory limit %s leaves %s after the cache's %s, %s for the process, %s for misses and %s for TCP connections to upstreams",
+			mib(n*connPrice), connPrice>>10, onAddresses(addresses), mib(l.memory), mib(room), mib(l.cache), mib(processPrice),
+			mib(int64(l.misses)*missPrice), mib(int64(l.upstreamConns)*connPrice))
+	default:
+		l.clamp("max-tcp-connections", given, most,
+			"needs %d file descriptors (one each%s); the limit of open files %d leaves %d after %d for upstreams and %d for the process",
+			n, onAddresses(addresses), r.files, files-upstreams, upstreams, int64(r.files)-files)
+	}
+}
+
+// heapLimit is the garbage collector's limit (GOMEMLIMIT): what is left without the
+// program, the memory of the kernel, and the cached answers, which are not on the
+// heap. The index of the cache is, up to an eighth of the cache's budget.
+func (l *limits) heapLimit(r resources) int64 {
+	kernel := l.upstreamSockets*socketKernel + (l.upstreamConns+l.conns*r.addresses)*connKernel
+	return max(r.memory-l.cache/8*7-programBytes-int64(kernel), minHeap)
+}
+
+func (l *limits) clamp(flag string, given, used int64, format string, args ...any) {
+	value := fmt.Sprint(given)
+	if flag == "cache-size" {
+		value = mib(given)
+	}
+	l.clamped = append(l.clamped, clamped{flag, given, used, fmt.Errorf("-%s %s "+format, append([]any{flag, value}, args...)...)})
+}
+
+// explicit returns the value of a flag, lowered if it does not fit, or otherwise if
+// the flag is not given.
+func (l *limits) explicit(flag string, given, otherwise int64) int64 {
+	for _, c := range l.clamped {
+		if c.flag == flag {
+			return c.used
+		}
+	}
+	if given > 0 {
+		return given
+	}
+	return otherwise
+}
+
+// onAddresses says that a limit applies to each of n addresses.
+func onAddresses(n int64) string {
+	if n == 1 {
+		return ""
+	}
+	return fmt.Sprintf(", on %d addresses", n)
+}
+
+// mib prints bytes in MiB, rounded down.
+func mib(bytes int64) string { return fmt.Sprintf("%d MiB", max(bytes, 0)>>20) }
+
+// CheckLimits returns an error for each limit that a daemon with these options would
+// lower because it does not fit the memory limit or the limit of open files.
+func (o *Options) CheckLimits(cfg *config.Config) error {
+	var errs []error
+	for _, c := range o.limits(o.resources(cfg)).clamped {
+		errs = append(errs, c.err)
+	}
+	return errors.Join(errs...)
+}
+
+// report logs the limits that were lowered, and exports all.
+func (l *limits) report(b base) {
+	for _, c := range l.clamped {
+		b.log.Warn("a limit is lowered, because its value does not fit", "limit", c.flag, "used", c.used, "error", c.err)
+	}
+	b.registry.MustRegister(l)
+}
+
+var (
+	limitDesc = prometheus.NewDesc("nodens_limit", "Limits in effect: misses and TCP connections of clients, in all and of one client (connections: on one address); UDP sockets and TCP connections to upstreams.",
+		[]string{"resource"}, nil)
+	limitBytesDesc   = prometheus.NewDesc("nodens_limit_bytes", "Memory limits in effect, in bytes: of the cgroup, of the Go heap (GOMEMLIMIT) and of the cache.", []string{"resource"}, nil)
+	limitClampedDesc = prometheus.NewDesc("nodens_limit_clamped", "1 if the value of the flag does not fit the memory limit or the limit of open files, and a lower one is in effect.", []string{"limit"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (*limits) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{limitDesc, limitBytesDesc, limitClampedDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (l *limits) Collect(ch chan<- prometheus.Metric) {
+	for resource, n := range map[string]int{
+		"misses": l.misses, "misses_per_client": l.missesPerClient,
+		"tcp_connections": l.conns, "tcp_connections_per_client": l.connsPerClient,
+		"upstream_sockets": l.upstreamSockets, "upstream_tcp_connections": l.upstreamConns,
+	} {
+		ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, float64(n), resource)
+	}
+	for resource, n := range map[string]int64{"memory": l.memory, "heap": l.heap, "cache": l.cache} {
+		if n > 0 {
+			ch <- prometheus.MustNewConstMetric(limitBytesDesc, prometheus.GaugeValue, float64(n), resource)
+		}
+	}
+	for _, flag := range []string{"cache-size", "max-misses", "max-misses-per-client", "max-tcp-connections", "max-tcp-connections-per-client"} {
+		lowered := slices.ContainsFunc(l.clamped, func(c clamped) bool { return c.flag == flag })
+		ch <- prometheus.MustNewConstMetric(limitClampedDesc, prometheus.GaugeValue, boolGauge(lowered), strings.ReplaceAll(flag, "-", "_"))
+	}
 }

@@ -9,31 +9,6 @@ import (
 	"strings"
 )
 
-// Cache budgets in bytes, see cacheBudget.
-const (
-	minBudget     = 4 << 20
-	maxBudget     = 512 << 20
-	unknownBudget = 64 << 20
-)
-
-// cacheBudget is the default for -cache-size: half of the memory limit. The rest
-// is for queries in flight and the garbage collector.
-func cacheBudget(limit int64, limited bool) int64 {
-	if !limited {
-		return unknownBudget
-	}
-	return min(max(limit/2, minBudget), maxBudget)
-}
-
-// heapLimit is the garbage collector's limit (GOMEMLIMIT) under a memory limit: nine
-// tenths of what is left without the cached answers, which are not on the heap.
-func heapLimit(limit, budget int64) int64 {
-	return max((limit-budget)/10*9, minHeap)
-}
-
-// minHeap is a heap, in bytes, in which the collector does not run all the time.
-const minHeap = 16 << 20
-
 // memoryGroup is a cgroup with a memory limit, v2 or v1.
 type memoryGroup struct {
 	v2  bool

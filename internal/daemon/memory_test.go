@@ -62,20 +62,3 @@ func TestMemoryLimit(t *testing.T) {
 		})
 	}
 }
-
-func TestCacheBudget(t *testing.T) {
-	for _, c := range []struct {
-		limit   int64
-		limited bool
-		want    int64
-	}{
-		{0, false, 64 << 20},
-		{170 << 20, true, 85 << 20},
-		{1 << 20, true, 4 << 20},
-		{64 << 30, true, 512 << 20},
-	} {
-		if got := cacheBudget(c.limit, c.limited); got != c.want {
-			t.Errorf("cacheBudget(%d, %t) = %d, want %d", c.limit, c.limited, got, c.want)
-		}
-	}
-}

@@ -17,14 +17,17 @@ import (
 type memoryGuard struct {
 	root    fs.FS
 	group   memoryGroup
-	limit   int64 // bytes, at the start
 	limited bool  // false: the guard does nothing
+	limit   int64 // bytes, at the start
 	store   *cache.Store
-	free    func() // returns unused memory to the host
+	heap    int64             // bytes, of the garbage collector at the start
+	setHeap func(int64) int64 // nil: GOMEMLIMIT is in the environment
+	free    func()            // returns unused memory to the host
 	log     *slog.Logger
 	max     int64 // bytes; the budget without pressure
 
 	budget int64
+	seen   int64  // limit at the last check
 	calm   int    // checks without pressure, in a row
 	stop   func() // nil: not running
 }
@@ -35,19 +38,15 @@ const (
 	minCache      = 1 << 20 // bytes; the budget does not fall below
 )
 
-// newCache makes the store, of size bytes or, if that is 0, by the memory limit,
-// and the guard that keeps the store within the limit.
-func newCache(size int64, now func() time.Time, log *slog.Logger) (*cache.Store, *memoryGuard) {
-	root := os.DirFS("/")
-	limit, group, limited := memoryLimit(root)
-	if size == 0 {
-		size = cacheBudget(limit, limited)
-	}
-	store := cache.New(cache.Options{Bytes: size, Now: now})
+// newCache makes the store, and the guard that keeps it within the memory limit of
+// the cgroup, whose files are in root.
+func newCache(root fs.FS, l limits, now func() time.Time, log *slog.Logger) (*cache.Store, *memoryGuard) {
+	_, group, limited := memoryLimit(root)
+	store := cache.New(cache.Options{Bytes: l.cache, Now: now})
 	budget := store.Stats().Budget
 	return store, &memoryGuard{
-		root: root, group: group, limit: limit, limited: limited, store: store,
-		free: debug.FreeOSMemory, log: log, max: budget, budget: budget,
+		root: root, group: group, limited: limited, limit: l.memory, seen: l.memory, heap: l.heap, store: store,
+		setHeap: debug.SetMemoryLimit, free: debug.FreeOSMemory, log: log, max: budget, budget: budget,
 	}
 }
 
@@ -57,8 +56,10 @@ func (g *memoryGuard) up(ctx context.Context) error {
 	if !g.limited {
 		return nil
 	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(heapLimit(g.limit, g.max))
+	if os.Getenv("GOMEMLIMIT") != "" {
+		g.setHeap = nil
+	} else {
+		g.setHeap(g.heap)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
@@ -89,10 +90,15 @@ func (g *memoryGuard) run(ctx context.Context) {
 
 // check lowers the budget by a quarter of what the cache uses if the group uses
 // more than nine tenths of its limit. It raises the budget by a quarter after
-// calmChecks checks below three quarters of the limit.
+// calmChecks checks below three quarters of the limit. The limit of the heap changes
+// with that of the group.
 func (g *memoryGuard) check() {
 	limit, limited := g.group.limit(g.root)
 	used, known := g.group.used(g.root)
+	if limited && limit != g.seen && g.setHeap != nil {
+		g.seen = limit
+		g.setHeap(max(g.heap+limit-g.limit, minHeap))
+	}
 	switch {
 	case !limited || !known:
 		g.set(g.max)

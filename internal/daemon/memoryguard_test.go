@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/fstest"
 
@@ -91,14 +92,16 @@ func TestMemoryGuard(t *testing.T) {
 	}
 }
 
-func TestHeapLimit(t *testing.T) {
-	for _, c := range []struct{ limit, budget, want int64 }{
-		{200 << 20, 100 << 20, 90 << 20},
-		{30 << 20, 15 << 20, minHeap},
-		{10 << 20, 64 << 20, minHeap},
-	} {
-		if got := heapLimit(c.limit, c.budget); got/10*10 != c.want/10*10 {
-			t.Errorf("heapLimit(%d, %d) = %d, want %d", c.limit, c.budget, got, c.want)
-		}
+// The heap's limit follows a memory limit that changes while the daemon runs.
+func TestHeapFollowsLimit(t *testing.T) {
+	g, set := guarded(t, true)
+	var heap []int64
+	g.limit, g.seen, g.heap, g.setHeap = 100<<20, 100<<20, 40<<20, func(n int64) int64 { heap = append(heap, n); return 0 }
+	for _, limit := range []int64{100 << 20, 80 << 20, 80 << 20, 10 << 20, 100 << 20} {
+		set(0, 0, limit)
+		g.check()
+	}
+	if want := []int64{20 << 20, minHeap, 40 << 20}; !slices.Equal(heap, want) {
+		t.Errorf("heap limits %v, want %v", heap, want)
 	}
 }

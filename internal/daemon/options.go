@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"time"
@@ -37,13 +38,14 @@ type Options struct {
 	Cluster  ClusterOptions
 	Limits   LimitOptions
 
-	CacheSize     int64  // bytes; 0: from the cgroup's memory limit
+	CacheSize     int64  // bytes; 0: see limits
 	CacheSnapshot string // file; empty: the cache is not handed over
 
 	Hedge          bool
 	KeepPrivileges bool
 	Quiet          bool
 
+	Root           fs.FS  // has /proc and /sys, for the memory limit
 	Version        string // of the binary
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
@@ -70,7 +72,7 @@ type ClusterOptions struct {
 // LimitOptions restrict which clients get answers, and what one client may use.
 type LimitOptions struct {
 	Everybody         bool // answer clients from outside the node and its pods, too
-	Misses            int  // in flight; 0: the server's default
+	Misses            int  // in flight; these and the following, 0: see limits
 	MissesPerClient   int
-	TCP, TCPPerClient int // connections of one address; 0: the server's defaults
+	TCP, TCPPerClient int // connections of one address
 }

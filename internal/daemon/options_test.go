@@ -104,7 +104,7 @@ func TestOptionsReach(t *testing.T) {
 // TestHedgeReaches: upstream pools wait for a late reply unless hedging is on.
 func TestHedgeReaches(t *testing.T) {
 	for _, hedge := range []bool{true, false} {
-		o := &Options{Hedge: hedge, Limits: LimitOptions{Everybody: true}, Stdout: io.Discard, Stderr: io.Discard, Getenv: os.Getenv}
+		o := &Options{Hedge: hedge, Limits: LimitOptions{Everybody: true}, Stdout: io.Discard, Stderr: io.Discard, Getenv: os.Getenv, Root: os.DirFS("/")}
 		d, err := newDaemon(t.Context(), newBase(o), nil, source{Config: &config.Config{}})
 		if err != nil {
 			t.Fatal(err)

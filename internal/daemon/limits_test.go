@@ -1,0 +1,140 @@
+package daemon
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// machine is a process with a memory limit in MiB and a limit of open files, with two
+// addresses and four pools.
+func machine(memory int64, files int) resources {
+	return resources{memory: memory << 20, files: files, workers: 2, addresses: 2, pools: 4}
+}
+
+// TestDefaultLimits has the defaults of docs/cache.md.
+func TestDefaultLimits(t *testing.T) {
+	for _, c := range []struct {
+		resources
+		cache, heap                         int64 // MiB
+		misses, conns, sockets, upstreamTCP int
+	}{
+		{machine(16, 1<<20), 2, 12, 128, 12, 128, 8},
+		{machine(32, 1<<20), 5, 12, 256, 12, 256, 8},
+		{machine(64, 1<<20), 25, 21, 1280, 60, 1280, 40},
+		{machine(128, 1<<20), 64, 47, 3413, 160, 2048, 106},
+		{machine(256, 1<<20), 128, 116, 8874, 426, 2048, 256},
+		{machine(1024, 1<<20), 512, 542, 16384, 1024, 2048, 256},
+		{machine(0, 1<<20), 64, 0, 16384, 1024, 2048, 256},
+		{machine(0, 1024), 64, 0, 16384, 244, 428, 61},
+		{machine(0, 96), 64, 0, 16384, 12, 21, 4},
+		{machine(0, 10), 64, 0, 16384, 4, 4, 4},
+	} {
+		l := new(Options).limits(c.resources)
+		if l.cache>>20 != c.cache || l.heap>>20 != c.heap || l.misses != c.misses || l.conns != c.conns ||
+			l.upstreamSockets != c.sockets || l.upstreamConns != c.upstreamTCP || len(l.clamped) > 0 {
+			t.Errorf("%+v: %+v, want %+v", c.resources, l, c)
+		}
+		if want := min(max(l.misses/8, minClientMisses), l.misses); l.missesPerClient != want || l.connsPerClient != l.conns/2 {
+			t.Errorf("%+v: %d misses and %d connections of a client", c.resources, l.missesPerClient, l.connsPerClient)
+		}
+	}
+}
+
+// fits reports whether the parts of l fit r.
+func fits(t *testing.T, r resources, l limits) {
+	t.Helper()
+	conns := int64(l.conns*r.addresses + l.upstreamConns)
+	if sum := l.cache + processPrice + int64(l.misses)*missPrice + conns*connPrice; r.memory >= 40<<20 && sum > r.memory {
+		t.Errorf("%+v: %+v needs %s", r, l, mib(sum))
+	}
+	// The heap holds the answers' index, what the process has without load, and
+	// half of the price of misses and connections.
+	live := l.cache/8 + (processPrice - programBytes) + (int64(l.misses)*missPrice+conns*connPrice)/2
+	if r.memory >= 48<<20 && (live > l.heap || len(l.clamped) == 0 && l.cache == defaultCache(r.memory) && live > l.heap/10*9) {
+		t.Errorf("%+v: a heap of %s for %s", r, mib(l.heap), mib(live))
+	}
+	if files := reservedFiles + r.addresses*(r.workers+1+l.conns) + l.upstreamSockets + l.upstreamConns; r.files >= 96 && files > r.files {
+		t.Errorf("%+v: %+v needs %d descriptors", r, l, files)
+	}
+	if l.misses < minMisses || min(l.missesPerClient, l.conns, l.connsPerClient) < 1 || min(l.upstreamSockets, l.upstreamConns) < r.pools {
+		t.Errorf("%+v: %+v", r, l)
+	}
+}
+
+func TestLimitsFit(t *testing.T) {
+	for _, memory := range []int64{0, 8, 16, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024, 1 << 16} {
+		for _, files := range []int{10, 96, 128, 1024, 4096, 1 << 20, math.MaxInt32} {
+			for _, o := range []Options{
+				{}, {CacheSize: 1 << 40}, {CacheSize: 1 << 20}, {Limits: LimitOptions{Misses: 1 << 20}},
+				{Limits: LimitOptions{TCP: 1 << 20}}, {CacheSize: 1 << 40, Limits: LimitOptions{Misses: 1 << 20, TCP: 1 << 20, MissesPerClient: 1 << 20, TCPPerClient: 1 << 20}},
+			} {
+				if r := machine(memory, files); memory > 0 || o.CacheSize == 0 && o.Limits.Misses == 0 {
+					fits(t, r, o.limits(r))
+				}
+			}
+		}
+	}
+}
+
+func TestLimitsThatDoNotFit(t *testing.T) {
+	for _, c := range []struct {
+		resources
+		Options
+		used int64
+		want string
+	}{
+		{machine(128, 1<<20), Options{Limits: LimitOptions{Misses: 100000}}, 4992,
+			"-max-misses 100000 needs 781 MiB (8 KiB each); the memory limit 128 MiB leaves 39 MiB after the cache's 64 MiB, 24 MiB for the process and 1 MiB for TCP connections"},
+		{machine(128, 1<<20), Options{CacheSize: 120 << 20}, 102 << 20,
+			"-cache-size 120 MiB does not fit; the memory limit 128 MiB leaves 102 MiB after 24 MiB for the process and 2 MiB for misses and TCP connections"},
+		{machine(128, 1<<20), Options{Limits: LimitOptions{TCP: 1000}}, 160,
+			"-max-tcp-connections 1000 needs 62 MiB (32 KiB each, on 2 addresses); the memory limit 128 MiB leaves 10 MiB after the cache's 64 MiB, 24 MiB for the process, 26 MiB for misses and 3 MiB for TCP connections to upstreams"},
+		{machine(0, 1024), Options{Limits: LimitOptions{TCP: 1000}}, 244,
+			"-max-tcp-connections 1000 needs 2000 file descriptors (one each, on 2 addresses); the limit of open files 1024 leaves 489 after 489 for upstreams and 46 for the process"},
+		{machine(0, 1024), Options{Limits: LimitOptions{Misses: 100, MissesPerClient: 200}}, 100,
+			"-max-misses-per-client 200 is more than the limit for all clients, which is 100"},
+		{machine(0, 1<<20), Options{Limits: LimitOptions{TCP: 100, TCPPerClient: 200}}, 100,
+			"-max-tcp-connections-per-client 200 is more than the limit for all clients, which is 100"},
+	} {
+		l := c.limits(c.resources)
+		if len(l.clamped) != 1 || l.clamped[0].err.Error() != c.want || l.clamped[0].used != c.used {
+			t.Errorf("got  %+v\nwant %s (%d)", l.clamped, c.want, c.used)
+		}
+	}
+	for _, o := range []Options{
+		{CacheSize: 102 << 20}, {Limits: LimitOptions{Misses: 4992}}, {Limits: LimitOptions{TCP: 160}},
+		{CacheSize: 10 << 20, Limits: LimitOptions{Misses: 1000, TCP: 1000, MissesPerClient: 1000, TCPPerClient: 1000}},
+	} {
+		if l := o.limits(machine(128, 1<<20)); len(l.clamped) > 0 {
+			t.Errorf("%+v: %v", o, l.clamped)
+		}
+	}
+}
+
+// TestResources counts addresses and pools of a Corefile, and reads the memory limit.
+func TestResources(t *testing.T) {
+	cfg, err := config.Parse("Corefile", strings.ReplaceAll(`. a.example:5300 {
+		bind 192.0.2.1 192.0.2.2
+		forward . 192.0.2.9
+		}
+		b.example {
+		bind 192.0.2.1
+		forward . 192.0.2.9
+		}`, "\t", ""), config.Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{DNSPort: 53, Root: fstest.MapFS{
+		"proc/self/cgroup":         {Data: []byte("0::/\n")},
+		"proc/self/mountinfo":      {Data: []byte("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")},
+		"sys/fs/cgroup/memory.max": {Data: []byte("134217728\n")},
+	}}
+	r := o.resources(cfg)
+	if r.memory != 128<<20 || r.addresses != 4 || r.pools != 2 || r.files < 96 || r.workers < 1 {
+		t.Errorf("%+v", r)
+	}
+}
