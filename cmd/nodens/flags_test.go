@@ -60,7 +60,7 @@ func TestParseFlagsErrors(t *testing.T) {
 		"-localip=1.2.3":                     `"1.2.3" is not an IP address`,
 		"-localip=10.0.0.1, 10.0.0.2":        `" 10.0.0.2" is not an IP address; the list has commas and no spaces`,
 		"-localip=":                          `"" is not an IP address`,
-		"-localip=0.0.0.0":                   `"0.0.0.0" is no address of one host`,
+		"-localip=0.0.0.0":                   `"0.0.0.0" is not the address of a host`,
 		"-localip=fe80::1":                   `"fe80::1" is link-local`,
 		"-node-ip=10.0.0.1,10.0.0.2":         "want at most one address of each family",
 		"-node-ip=10.0.0.1,fd00::1,fd00::2":  "want at most one address of each family",

@@ -11,9 +11,9 @@ import (
 	"unicode"
 )
 
-// Describe prints c for people: a heading for each block and a line for each of
-// its directives, with every value in force, whether the Corefile sets it or not.
-// The directives of a block come in the order of Directives.
+// Describe prints c for people: a heading for each block and a line for each of its
+// directives, with every value that applies, including the defaults. The directives
+// of a block come in the order of Directives.
 func (c *Config) Describe(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	for i, b := range c.Blocks {
@@ -28,7 +28,7 @@ func (c *Config) Describe(w io.Writer) error {
 	return nil
 }
 
-// describe leaves errors to out, which keeps the first.
+// describe ignores write errors; out keeps the first one.
 func (b *Block) describe(out *bufio.Writer) {
 	zones := make([]string, len(b.Zones))
 	for i, z := range b.Zones {

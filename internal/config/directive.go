@@ -98,7 +98,7 @@ func unknownDirective(s statement) error {
 // do instead.
 func refused() map[string]string {
 	const (
-		elsewhere = "not part of a node cache: run it in CoreDNS and forward to that"
+		elsewhere = "not part of a node cache: run it in CoreDNS and forward to CoreDNS"
 		plain     = "nodens serves plain DNS only: remove the line; upstreams may be tls://"
 		remove    = "not supported: remove the line, "
 	)

@@ -22,8 +22,8 @@ func fuzzSource() Source {
 }
 
 // FuzzParse checks that any input gives either an error that names a line, or a
-// Config that Describe prints and a second Parse repeats. Where we accept the
-// structure, the library has to see the same one.
+// Config that Describe prints and a second Parse repeats. If we accept the
+// structure, the library must find the same one.
 func FuzzParse(f *testing.F) {
 	for _, file := range archives(f, "testdata/*/*.txtar") {
 		_, cases := readArchive(f, file)

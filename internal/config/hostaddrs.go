@@ -16,10 +16,10 @@ func ParseHostAddrs(s string) ([]netip.Addr, error) {
 			return nil, fmt.Errorf("%q is not an IP address; the list has commas and no spaces", part)
 		}
 		if a.IsUnspecified() || a.IsMulticast() {
-			return nil, fmt.Errorf("%q is no address of one host", part)
+			return nil, fmt.Errorf("%q is not the address of a host", part)
 		}
 		if a.Is6() && a.IsLinkLocalUnicast() {
-			return nil, fmt.Errorf("%q is link-local: in IPv6 such an address needs a zone, another on each host", part)
+			return nil, fmt.Errorf("%q is link-local: in IPv6 such an address needs a zone, which differs between hosts", part)
 		}
 		ips = append(ips, a.Unmap())
 	}

@@ -81,8 +81,8 @@ func parseFallthrough(h *Hosts, o statement) error {
 	return err
 }
 
-// parseHostsAddr reads an address. It drops the zone of a link-local address, which
-// an answer cannot carry.
+// parseHostsAddr reads an address. It drops the zone of a link-local address,
+// because an answer cannot carry a zone.
 func parseHostsAddr(text string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(text)
 	return addr.WithZone(""), err

@@ -54,7 +54,7 @@ func (t *Template) Render(name, text string) (string, error) {
 	text = strings.NewReplacer(
 		clusterDNSPlaceholder, t.ClusterDNS.String(),
 		upstreamPlaceholder, upstreams,
-		// Before a port there can be one address only: the first.
+		// Only one address can stand before a port: the first one.
 		localDNSPlaceholder+":", firstHost(t.LocalIPs)+":",
 		localDNSPlaceholder, local,
 		dnsServerPlaceholder, "",

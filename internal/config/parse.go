@@ -2,7 +2,7 @@ package config
 
 import "errors"
 
-// Parse reads the text of a Corefile. Errors call it name, and its imports are
+// Parse reads the text of a Corefile. name is the file name in errors. Imports are
 // relative to the directory of name. Parse reports all independent errors, up to
 // maxErrors: the error is an errors.Join of *Error in the order of the file.
 func Parse(name, text string, src Source) (*Config, error) {
@@ -54,8 +54,8 @@ func build(c *Config, groups []serverBlock) (*Config, error) {
 	return c, nil
 }
 
-// buildBlock adds the zones of the block to served, unless a directive is wrong: it
-// might be bind.
+// buildBlock adds the zones of the block to served, unless a directive is wrong,
+// because that directive may be bind.
 func buildBlock(group serverBlock, served servedZones) (*Block, error) {
 	first := group.keys[0]
 	b := &Block{File: first.file, Line: first.line}

@@ -13,8 +13,8 @@ const referenceHead = `# The Corefile
 
 <!-- Made from config.Directives by go test ./internal/config -run TestReference -update. -->
 
-A Corefile is a list of server blocks. Each has the zones that it answers for, and
-directives that say how.
+A Corefile is a list of server blocks. The zones of a block are the names that it
+answers for. Its directives define how.
 
     cluster.local in-addr.arpa:53 {
         cache 30
@@ -30,9 +30,9 @@ directives that say how.
 - With ` + "`-basecorefile`" + `, nodens replaces node-cache's placeholders: ` + "`__PILLAR__…`" + `,
   ` + "`__PROMETHEUS__ENDPOINT__`" + `.
 - The order of directives in a block does not matter. They act in the order of
-  this page; see [what follows from it](directives.md).
-- A mistake is an error ` + "`FILE:LINE: DIRECTIVE: reason`" + `. What CoreDNS accepts and
-  ignores is a warning. ` + "`nodens check FILE`" + ` prints a Corefile with all defaults.
+  this page; see [the consequences](directives.md).
+- A mistake is an error ` + "`FILE:LINE: DIRECTIVE: reason`" + `. Text that CoreDNS accepts
+  and ignores is a warning. ` + "`nodens check FILE`" + ` prints a Corefile with all defaults.
 
 CAPITALS stand for your values, ` + "`[ ]`" + ` is optional, ` + "`|`" + ` means or, ` + "`…`" + ` may be
 repeated. Each option goes on a line of its own in the directive's braces.

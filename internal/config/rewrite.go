@@ -12,7 +12,7 @@ import (
 // Rewrite is a rewrite directive. Exactly one of the pointers is set.
 type Rewrite struct {
 	Line     int
-	Continue bool // apply the next rules too after this one
+	Continue bool // also apply the rules after this one
 	Name     *RewriteName
 	Type     *RewriteCode
 	Class    *RewriteCode
@@ -22,9 +22,9 @@ type Rewrite struct {
 	CNAME    *RewriteCNAME
 }
 
-// NameMatch selects the names that a rule applies to. Names are compared as text,
-// in lower case and with their final dot. Text ends with a dot, except for suffix:
-// prefix and substring match whole labels at their end.
+// NameMatch selects the names that a rule applies to. Names are compared as text, in
+// lower case and with their final dot. Text ends with a dot unless Kind is suffix,
+// so prefix and substring match the last label as a whole.
 type NameMatch struct {
 	Kind    string         // exact, prefix, suffix, substring or regex
 	Text    string         // of all kinds except regex

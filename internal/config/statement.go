@@ -23,7 +23,7 @@ func (s statement) warnf(format string, args ...any) {
 	*s.warnings = append(*s.warnings, s.errorf(format, args...))
 }
 
-// surplus removes the arguments after the first most and warns about them.
+// surplus keeps only the first most arguments. It warns about the others.
 func (s *statement) surplus(most int) {
 	for _, a := range s.args[min(most, len(s.args)):] {
 		s.warnf("argument %q has no effect", a.text)

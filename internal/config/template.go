@@ -95,8 +95,8 @@ func (t *RecordTemplate) parseMatch(o statement) error {
 	return nil
 }
 
-// parseRecords reads templates. Whether they give valid records is known only when a
-// query is answered.
+// parseRecords reads templates. nodens checks the records that they make only when
+// it answers a query.
 func parseRecords(to *[]string, o statement) error {
 	if err := o.arity(1, -1, "RECORD…"); err != nil {
 		return err
