@@ -57,7 +57,7 @@ func TestHandOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			d := start()
-			d.Err.WaitFor(t, 0, `others may write to it`)
+			d.Err.WaitFor(t, 0, `other users may write to it`)
 			return d
 		}, false},
 	} {

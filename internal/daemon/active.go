@@ -83,7 +83,8 @@ func (c *activeConfig) open(ctx context.Context, a *app) error {
 	return nil
 }
 
-// listen serves a without redirection if only the targets cannot be served.
+// listen serves a. If only the targets cannot be served, it serves a without
+// redirection.
 func (c *activeConfig) listen(ctx context.Context, a *app) error {
 	err := c.server.Apply(ctx, slices.Concat(a.bindings, a.targets))
 	if err == nil || len(a.targets) == 0 {
@@ -109,9 +110,10 @@ func (c *activeConfig) retain() {
 	c.store.Retain(caches)
 }
 
-// switchRedirect sends pods to the fallbacks if a's plan differs from the open
-// one. The returned function redirects again, by a's plan if a is in use, else by
-// the plan before. At the start, the steps do both.
+// switchRedirect sends pods to the fallbacks if a's plan differs from the open one.
+// The returned function redirects again: by a's plan if a is in use, else by the
+// plan before. At the start of the daemon, openRedirect and startRedirect do this
+// instead.
 func (c *activeConfig) switchRedirect(ctx context.Context, a *app) (resume func(inUse bool)) {
 	if c.app == nil {
 		return func(inUse bool) {

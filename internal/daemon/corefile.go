@@ -58,7 +58,7 @@ func (c *corefiles) read() (source, error) {
 	}
 }
 
-// files lists the files that decide on the configuration, even those that do not
+// files lists the files that determine the configuration, even those that do not
 // exist.
 func (c *corefiles) files() []string {
 	var files []string

@@ -1,5 +1,5 @@
-// Package daemon runs the DNS cache of a node: it starts and stops the parts,
-// builds them from the Corefile, and reloads that when it changes.
+// Package daemon runs the DNS cache of a node. It builds the parts from the
+// Corefile, starts and stops them, and reloads the Corefile when it changes.
 package daemon
 
 import (
@@ -61,8 +61,8 @@ func newBase(o *Options) base {
 	}
 }
 
-// newServer makes the server and returns the identity that it answers to id.server,
-// by which processes can be told apart.
+// newServer makes the server. It also returns the server's answer to id.server,
+// which differs between processes.
 func newServer(b base, l limits, workers int, now func() time.Time) (srv *server.Server, identity string, err error) {
 	metrics, err := server.NewMetrics(b.registry, workers)
 	if err != nil {
@@ -122,8 +122,8 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 	}, nil
 }
 
-// steps is the order of the start; the stop reverses it. Traffic comes to us last
-// and leaves us first.
+// steps lists the steps of the start. The stop reverses them. So traffic is directed
+// to this process last, and away from it first.
 func (d *daemon) steps(cfg source) []step {
 	return []step{
 		{"write the query log", d.lines.start, d.lines.stop},
@@ -178,7 +178,7 @@ func (d *daemon) checkAnswers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// lameduck goes on serving for the time that the health directive sets.
+// lameduck continues to serve for the time that the health directive sets.
 func (d *daemon) lameduck(context.Context) error {
 	if !d.probes.ready.Load() || d.active.app.lameduck == 0 {
 		return nil
@@ -199,7 +199,7 @@ func (d *daemon) dropPrivileges(context.Context) error {
 // serve.
 func (d *daemon) becomeReady(ctx context.Context) error {
 	if err := d.pidfile.write(d.opts.PIDFile, d.opts.Supervisor.PID()); err != nil {
-		d.log.Error("running without a PID file", "error", err) // CoreDNS goes on, too
+		d.log.Error("running without a PID file", "error", err) // CoreDNS continues, too
 	}
 	d.probes.ready.Store(true)
 	d.liveness.up(ctx)

@@ -16,8 +16,8 @@ import (
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
-// DoctorConfig returns what doctor has to know of a daemon with these options. It
-// calls warn for each error that such a daemon logs and survives.
+// DoctorConfig returns doctor's configuration for a daemon with these options. It
+// calls warn for each error that does not stop such a daemon.
 func (o *Options) DoctorConfig(warn func(error)) doctor.Config {
 	c := doctor.Config{
 		ClusterDomain: strings.ToLower(o.ClusterDomain) + ".", ResolvConf: hostResolvConf,
@@ -119,8 +119,8 @@ func portHolders(port uint16, addrs ...netip.Addr) ([]doctor.Holder, error) {
 	return out, nil
 }
 
-// hostState returns the state of the host set-up. It ignores what the options leave
-// to others.
+// hostState returns the state of the host set-up. It ignores the parts that the
+// options turn off.
 func (o *Options) hostState(ctx context.Context) (doctor.HostState, error) {
 	var out doctor.HostState
 	c := o.HostConfig()
@@ -151,8 +151,9 @@ func (o *Options) hostState(ctx context.Context) (doctor.HostState, error) {
 	return out, nil
 }
 
-// addHostFirewall adds what drops traffic of the local addresses: chains that nodens
-// cannot add accept rules to, and, unless rules are wanted, chains that have none.
+// addHostFirewall adds the chains that drop traffic of the local addresses and that
+// nodens cannot add accept rules to. If no rules are wanted, it also adds the chains
+// without accept rules.
 func addHostFirewall(out *doctor.HostState, s netsetup.Status, wanted bool) {
 	for _, d := range s.Firewall.Drops {
 		out.Drops = append(out.Drops, d.What+" "+d.Why)

@@ -12,8 +12,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/redirect"
 )
 
-// addDoctorRedirect adds the wanted redirection, and a function that reads the one
-// that is in force.
+// addDoctorRedirect adds the wanted redirection, and a function that reads the state
+// in the kernel.
 func (o *Options) addDoctorRedirect(c *doctor.Config, cfg *config.Config) {
 	settings := cfg.Redirect()
 	pinDir := o.Redirect.PinDir
@@ -24,7 +24,7 @@ func (o *Options) addDoctorRedirect(c *doctor.Config, cfg *config.Config) {
 		c.Redirect.Cgroup, _ = bpf.FindKubepods("/proc/self/mountinfo") // doctor reports an empty Cgroup if it needs one
 	}
 	c.Redirect.State = func() (doctor.RedirectState, error) {
-		s, err := redirectInForce(pinDir)
+		s, err := pinnedRedirect(pinDir)
 		if err == nil && len(settings.OptOut) > 0 {
 			s.OptedOut, err = redirect.OptedOut(c.Redirect.Cgroup, o.Redirect.PodLogs, settings.OptOut)
 		}
@@ -45,9 +45,9 @@ func (o *Options) addDoctorRedirect(c *doctor.Config, cfg *config.Config) {
 	)
 }
 
-// redirectInForce returns what this version of nodens has pinned: nothing without a
-// BPF file system.
-func redirectInForce(pinDir string) (doctor.RedirectState, error) {
+// pinnedRedirect returns the state that this version of nodens has pinned. Without a
+// BPF file system the state is empty.
+func pinnedRedirect(pinDir string) (doctor.RedirectState, error) {
 	out := doctor.RedirectState{Targets: make(map[netip.AddrPort]netip.AddrPort)}
 	all, err := bpf.Inspect(pinDir)
 	if errors.Is(err, bpf.ErrNoBPFFS) {

@@ -55,7 +55,7 @@ const twoZones = `{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"nam
 "ports":[{"name":"dns","port":53,"protocol":"UDP"},{"name":"dns-tcp","port":53,"protocol":"TCP"}],
 "endpoints":[{"addresses":["10.0.2.7"],"zone":"a"},{"addresses":["10.0.3.8"],"zone":"b"}]}]}`
 
-// newFollower returns a follower and a channel of what it learns.
+// newFollower returns a follower and a channel with the endpoints that it learns.
 func newFollower(account, zone string, env map[string]string) (*endpointFollower, <-chan []netip.AddrPort) {
 	learned := make(chan []netip.AddrPort, 10)
 	o := &Options{Cluster: ClusterOptions{Account: account, Zone: zone}, Getenv: func(name string) string { return env[name] }, Stderr: io.Discard}
@@ -111,7 +111,7 @@ func TestNoAccountNoEndpoints(t *testing.T) {
 	}
 }
 
-// The API server is asked only if redirection or a forward uses the endpoints.
+// The daemon watches endpoints only if redirection or a forward uses them.
 func TestWantsEndpoints(t *testing.T) {
 	for _, tt := range []struct {
 		mode           config.RedirectMode

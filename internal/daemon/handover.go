@@ -21,7 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 )
 
-// handOver passes the cache on to the next process. In a surge upgrade, the next
+// handOver passes the cache to the next process. In a surge upgrade, the next
 // process starts while this one serves, and reads from a socket next to the file.
 // After a restart in place, it reads the file that the old process left. In both
 // cases it serves before it has read everything.
@@ -49,8 +49,8 @@ func newHandOver(path string, store *cache.Store, log *slog.Logger) *handOver {
 	return &handOver{path: path, store: store, log: log, limit: min(maxSnapshot, store.Stats().Budget/2)}
 }
 
-// up reads the old process's cache and then offers the cache to the next process.
-// It logs a failure and goes on: the cost is cache misses, not answers.
+// up reads the old process's cache and then offers the cache to the next process. It
+// logs a failure and continues: a failure costs cache misses, but no answers.
 func (h *handOver) up(context.Context) error {
 	if h.path == "" {
 		return nil
@@ -232,7 +232,7 @@ func (h *handOver) save() error {
 }
 
 // makeOwned creates dir if it does not exist, and checks that only our user can
-// write to it: nodens would answer with what others write there.
+// write to it, because nodens uses the answers in its files.
 func makeOwned(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -254,7 +254,7 @@ func checkOwned(f *os.File) error {
 	}
 	kind := st.Mode & unix.S_IFMT
 	if int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 || kind != unix.S_IFREG && kind != unix.S_IFDIR {
-		return fmt.Errorf("%s: others may write to it (owner %d, mode %o)", f.Name(), st.Uid, st.Mode)
+		return fmt.Errorf("%s: other users may write to it (owner %d, mode %o)", f.Name(), st.Uid, st.Mode)
 	}
 	return nil
 }

@@ -42,6 +42,6 @@ func (h *hostsFile) follow(ctx context.Context, log *slog.Logger) {
 		}
 	})
 	if err != nil && ctx.Err() == nil {
-		log.Error("changes of the hosts file are no longer seen", "file", h.path, "error", err)
+		log.Error("changes of the hosts file are no longer detected", "file", h.path, "error", err)
 	}
 }

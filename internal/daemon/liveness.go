@@ -10,8 +10,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/supervise"
 )
 
-// livenessInterval is the time between two probes while no redirection is in force.
-// The supervisor waits for several of them before it takes the daemon for hung.
+// livenessInterval is the time between two probes while sockets are not redirected.
+// The supervisor waits for several of them before it treats the daemon as hung.
 const livenessInterval = 500 * time.Millisecond
 
 // liveness reports to the supervisor that the daemon answers. Its methods are safe
@@ -24,7 +24,7 @@ type liveness struct {
 	mu         sync.Mutex // guards what follows
 	running    bool       // between up and down
 	report     supervise.Report
-	redirected bool // a redirection is in force: only its answers count
+	redirected bool // sockets are redirected: only answers of targets count
 	stop       func()
 }
 
@@ -37,7 +37,7 @@ func newLiveness(b *supervise.Heartbeat, probe func(context.Context) error, log 
 }
 
 // answered reports that the target of a redirection has just answered. Until
-// withdrawn is called, the supervisor hears of answers of targets only.
+// withdrawn is called, liveness reports only answers of targets to the supervisor.
 func (l *liveness) answered(r supervise.Report) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,8 +45,8 @@ func (l *liveness) answered(r supervise.Report) {
 	l.sendLocked()
 }
 
-// withdrawn says that no new client is redirected to us. Earlier ones may still
-// wait for an answer.
+// withdrawn reports that the kernel redirects no new lookup to this process. Clients
+// of earlier lookups may still wait for an answer.
 func (l *liveness) withdrawn() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +78,7 @@ func (l *liveness) up(ctx context.Context) {
 	wg.Go(func() { l.run(ctx) })
 }
 
-// run probes while no redirection is in force, until ctx is done.
+// run probes while sockets are not redirected, until ctx is done.
 func (l *liveness) run(ctx context.Context) {
 	tick := time.NewTicker(livenessInterval)
 	defer tick.Stop()
@@ -103,7 +103,7 @@ func (l *liveness) isRedirected() bool {
 	return l.redirected
 }
 
-// down ends the reports, before the sockets close that answer.
+// down ends the reports. Call it before the sockets that answer close.
 func (l *liveness) down(context.Context) error {
 	l.mu.Lock()
 	stop := l.stop
@@ -113,8 +113,9 @@ func (l *liveness) down(context.Context) error {
 	return nil
 }
 
-// probeAny sends a query to our addresses until one answers. The start has checked
-// all of them; if the host takes one away later, the daemon is not hung.
+// probeAny sends a query to our addresses until one answers. One answer is enough:
+// the start has checked all addresses, and a daemon does not hang because another
+// program removed one later.
 func probeAny(s *server.Server) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var err error

@@ -12,8 +12,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/supervise"
 )
 
-// While a redirection is in force, only the answers of its targets are reported;
-// else the daemon probes itself. Nothing is reported before up and after down.
+// While sockets are redirected, only the answers of the targets are reported.
+// Otherwise the daemon probes itself. Nothing is reported before up and after down.
 func TestLiveness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reports []supervise.Report // guarded by l.mu, with which send is called
@@ -46,7 +46,7 @@ func TestLiveness(t *testing.T) {
 		l.up(t.Context())
 		defer l.down(t.Context())
 		if got := next(); len(got) != 0 {
-			t.Errorf("reports while a redirection is in force and its target does not answer: %+v", got)
+			t.Errorf("reports while sockets are redirected and the target does not answer: %+v", got)
 		}
 		l.answered(report)
 		if len(reports) != 1 || reports[0].Timeout != report.Timeout {

@@ -67,7 +67,7 @@ func (p *loopProber) probe(ctx context.Context, zones []*server.Zone) (anyLoop b
 		cancel()
 		found[z.Name] = found[z.Name] || loop
 		if loop {
-			p.log.Error("forwarding loop: queries of this zone come back to this cache; look at the zone's upstreams and at resolv.conf", "zone", z.Name)
+			p.log.Error("forwarding loop: queries of this zone come back to this cache; check the zone's upstreams and resolv.conf", "zone", z.Name)
 		}
 	}
 	for zone, loop := range found {

@@ -41,7 +41,7 @@ func memoryLimit(root fs.FS) (lowest int64, group memoryGroup, limited bool) {
 // limit returns the group's own limit in bytes, if it has one.
 func (g memoryGroup) limit(root fs.FS) (int64, bool) {
 	n, ok := g.read(root, "memory.max", "memory.limit_in_bytes")
-	// v1 says "no limit" by a number near the largest.
+	// v1 writes "no limit" as a number near the maximum.
 	return n, ok && n < math.MaxInt64>>1
 }
 

@@ -12,8 +12,8 @@ import (
 )
 
 // memoryGuard shrinks the cache before the kernel's OOM killer ends the process:
-// other processes of the cgroup, queries in flight or a lowered limit may take
-// memory that the budget counts on.
+// other processes of the cgroup, queries in flight or a lowered limit may leave less
+// memory than the budget.
 type memoryGuard struct {
 	root    fs.FS
 	group   memoryGroup

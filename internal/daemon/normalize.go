@@ -77,7 +77,7 @@ func (o *Options) normalisesByDefault(b *config.Block) bool {
 }
 
 // otherZones returns the cluster domain and the zones of other blocks, such as stub
-// domains. normalize leaves names in them alone.
+// domains. normalize does not change names in them.
 func (o *Options) otherZones(cfg source, b *config.Block) []string {
 	zones := []string{dns.Fqdn(o.ClusterDomain)}
 	for _, other := range cfg.Blocks {
@@ -114,6 +114,6 @@ func (s *searchList) follow(ctx context.Context, reloads reloadRequests, log *sl
 	const interval = time.Minute // for file systems that do not notify
 	err := watch.Files(ctx, []string{s.path}, s.content, interval, func() { reloads.add(s.path + " changed") })
 	if err != nil && ctx.Err() == nil {
-		log.Error("changes of the search list are no longer seen", "file", s.path, "error", err)
+		log.Error("changes of the search list are no longer detected", "file", s.path, "error", err)
 	}
 }

@@ -49,7 +49,7 @@ type Options struct {
 	Version        string // of the binary
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
-	Signals        <-chan os.Signal     // each one asks for a reload
+	Signals        <-chan os.Signal     // each one requests a reload
 	Supervisor     *supervise.Heartbeat // nil: there is no supervisor
 }
 

@@ -101,7 +101,8 @@ func TestOptionsReach(t *testing.T) {
 	}
 }
 
-// TestHedgeReaches: upstream pools wait for a late reply unless hedging is on.
+// TestHedgeReaches checks that upstream pools wait for a late reply unless hedging
+// is on.
 func TestHedgeReaches(t *testing.T) {
 	for _, hedge := range []bool{true, false} {
 		o := &Options{Hedge: hedge, Limits: LimitOptions{Everybody: true}, Stdout: io.Discard, Stderr: io.Discard, Getenv: os.Getenv, Root: os.DirFS("/")}

@@ -27,8 +27,8 @@ func (l *countingListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// TestExpire: connections are kept for the time of expire. With 0 none is kept, as
-// in CoreDNS.
+// TestExpire checks that connections are kept for the time of expire. With 0 none is
+// kept, as in CoreDNS.
 func TestExpire(t *testing.T) {
 	for _, tt := range []struct {
 		expire time.Duration

@@ -128,7 +128,7 @@ func (p *pools) watch(ctx context.Context, r *runningPool, f *config.Forward, fi
 		p.Changed()
 	})
 	if err != nil && ctx.Err() == nil {
-		p.Logger.Error("changes of resolv.conf are no longer seen", "file", files, "error", err)
+		p.Logger.Error("changes of resolv.conf are no longer detected", "file", files, "error", err)
 	}
 }
 

@@ -54,7 +54,7 @@ func neededCapabilities(hostSetup, redirection bool) capabilities {
 	return c
 }
 
-// dropPrivileges gives up, for good, all capabilities but needed.
+// dropPrivileges permanently drops all capabilities except needed.
 func dropPrivileges(needed capabilities, log *slog.Logger) error {
 	kept, err := confine(needed)
 	if errors.Is(err, errCgo) {
@@ -73,7 +73,7 @@ func dropPrivileges(needed capabilities, log *slog.Logger) error {
 var errCgo = errors.New("the binary was built with cgo")
 
 // confine drops the capabilities that are not in keep from all threads of the
-// process, and the ways to gain any. It returns those that are left.
+// process, and prevents the process from gaining any. It returns the remaining ones.
 func confine(keep capabilities) (capabilities, error) {
 	have, err := permitted()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/redirect"
 )
 
-// planRedirect works out the redirection that cfg and the options want.
+// planRedirect derives the plan of redirection from cfg and the options.
 func (o *Options) planRedirect(cfg source) redirect.Plan {
 	_, accountErr := kube.InCluster(o.Getenv, o.Cluster.Account)
 	return redirect.NewPlan(redirect.Input{

@@ -103,6 +103,6 @@ func (a *app) followCorefile(ctx context.Context, reloads reloadRequests, log *s
 	}
 	err := watch.Files(ctx, a.cfg.files, a.cfg.content, max(interval, time.Second), func() { reloads.add("file changed") })
 	if err != nil && ctx.Err() == nil {
-		log.Error("changes of the Corefile are no longer seen: send SIGHUP to reload", "file", a.cfg.files, "error", err)
+		log.Error("changes of the Corefile are no longer detected: send SIGHUP to reload", "file", a.cfg.files, "error", err)
 	}
 }

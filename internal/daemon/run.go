@@ -34,7 +34,7 @@ func Run(ctx context.Context, o Options) error {
 }
 
 // ReadCorefile reads the configuration that a daemon with these options uses. It
-// calls warn for each error that such a daemon logs and survives.
+// calls warn for each error that does not stop such a daemon.
 func (o *Options) ReadCorefile(warn func(error)) (*config.Config, error) {
 	files := corefiles{opts: o, warn: warn}
 	cfg, err := files.read()
