@@ -21,9 +21,9 @@ type reachability struct {
 	last   state // that was logged; empty: none
 }
 
-// waitUnreachable returns true when pods do not reach the local addresses, and
-// false when ctx is done. It goes on while they do: a CNI may be upgraded under
-// running pods.
+// waitUnreachable returns true when pods do not reach the local addresses, and false
+// when ctx is done. While they do, it continues to check, because a CNI upgrade may
+// change that.
 func (r *reachability) waitUnreachable(ctx context.Context) bool {
 	failures := 0
 	for {

@@ -12,9 +12,9 @@ import (
 	"github.com/nodens-dns/nodens/bpf"
 )
 
-// PrintStatus prints what is pinned below pinDir, by any process. It reports
-// whether that is as wanted: if something is pinned, it must be complete and
-// alive; if wanted, something must be pinned.
+// PrintStatus prints what any process has pinned below pinDir. It returns false if
+// the pins are incomplete or their daemon is not alive, or if redirection is wanted
+// and there are no pins.
 func PrintStatus(w io.Writer, pinDir string, wanted bool) (asWanted bool, err error) {
 	pinned, err := bpf.Inspect(pinDir)
 	switch {
@@ -44,7 +44,8 @@ func PrintStatus(w io.Writer, pinDir string, wanted bool) (asWanted bool, err er
 	return asWanted, nil
 }
 
-// pinnedState describes p. good: it is as a running daemon leaves it.
+// pinnedState describes p. good means that all programs are attached and the daemon
+// is alive.
 func pinnedState(p bpf.Pinned) (state string, good bool) {
 	switch {
 	case len(p.Hooks) == 0:

@@ -26,10 +26,10 @@ func orphans(pinned []bpf.Pinned) []netip.AddrPort {
 	return targets
 }
 
-// freeOrphans closes sockets of pods that wait for an answer of a dead
-// predecessor, so that the clients retry at once. Call it before this process is
-// alive: the kernel sends the retries to the fallback.
-func freeOrphans(log *slog.Logger, kubepods, pinDir string) {
+// closeOrphans closes sockets of pods that wait for an answer of a dead predecessor,
+// so that the clients retry at once. Call it before this process is alive: the
+// kernel sends the retries to the fallback.
+func closeOrphans(log *slog.Logger, kubepods, pinDir string) {
 	pinned, err := bpf.Inspect(pinDir)
 	if err != nil {
 		return // OpenRedirect reports it

@@ -53,12 +53,12 @@ type Plan struct {
 	// ClusterIP is the cluster IP of the cluster's DNS, if it is known. The service
 	// proxy delivers it even when no daemon runs.
 	ClusterIP netip.Addr
-	// Clears: redirection is off, and what a predecessor pinned is to be removed.
+	// Clears: redirection is off, and nodens removes a predecessor's pins.
 	Clears bool
 	Err    error
 }
 
-// NewPlan works out the plan for in.
+// NewPlan returns the plan for in.
 func NewPlan(in Input) Plan {
 	s := in.Config.Redirect()
 	p := Plan{
@@ -66,7 +66,7 @@ func NewPlan(in Input) Plan {
 		Kubepods: in.Kubepods, PinDir: in.PinDir,
 	}
 	if !p.Wanted() {
-		p.Clears = !in.Sample && len(in.LocalIPs) > 0 // else this is a trial
+		p.Clears = !in.Sample && len(in.LocalIPs) > 0 // else a user only tries nodens
 		return p
 	}
 	p.FixedFallbacks = len(s.Fallbacks) > 0

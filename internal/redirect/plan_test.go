@@ -128,8 +128,8 @@ func TestPlanErrors(t *testing.T) {
 	}
 }
 
-// The service proxy delivers the cluster IP of the cluster's DNS without nodens,
-// and no other address. Given fallbacks are used even so.
+// Without nodens, the service proxy delivers the cluster IP of the cluster's DNS,
+// and no other address. Configured fallbacks take precedence over it.
 func TestPlanProxied(t *testing.T) {
 	for _, tc := range []struct {
 		option, clusterIP string
@@ -143,8 +143,8 @@ func TestPlanProxied(t *testing.T) {
 	}
 }
 
-// A plan that differs in anything that matters to the kernel or to a listener is
-// not equal; one from other lines of a Corefile is.
+// Plans are equal if they mean the same to the kernel and to listeners. Line numbers
+// of the Corefile do not matter.
 func TestPlanEqual(t *testing.T) {
 	const args = "-localip 169.254.20.10 -node-ip 192.0.2.7"
 	base := plan(t, withRedirect("redirect on"), args, nil)
@@ -209,7 +209,8 @@ func TestLearnEarly(t *testing.T) {
 	}
 }
 
-// A plan that cannot work needs BPF all the same: a reload may bring a better one.
+// A plan that cannot work still needs BPF, because a reload may bring one that
+// works.
 func TestNeedsBPF(t *testing.T) {
 	for mode, want := range map[config.RedirectMode]bool{config.RedirectOff: false, config.RedirectAuto: true, config.RedirectOn: true} {
 		r := newRedirector()

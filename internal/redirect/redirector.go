@@ -106,15 +106,16 @@ func (r *Redirector) Open(ctx context.Context, plan Plan) {
 	r.status.set(stateWaiting)
 }
 
-// Start redirects, now that the targets are served. In mode auto it does so once
-// pods turn out not to reach the local addresses, or if a predecessor redirects.
+// Start starts redirection. Call it when the targets are served. In mode auto,
+// redirection starts when nodens finds that pods do not reach the local addresses,
+// or at once if a predecessor redirects.
 func (r *Redirector) Start(ctx context.Context) {
 	if s := r.current(); s != nil {
 		s.start(ctx)
 	}
 }
 
-// Keeps reports whether plan equals the open plan, and that one is not broken.
+// Keeps reports whether plan equals the open plan and the open plan has not failed.
 func (r *Redirector) Keeps(plan Plan) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,7 +153,8 @@ func (r *Redirector) Learn(endpoints []netip.AddrPort) error {
 }
 
 // Forget prepares for the end of the process. It removes the endpoints that were
-// learned for the cluster IP: once they change, the service proxy knows better.
+// learned for the cluster IP: nodens cannot update them any more, but the service
+// proxy can.
 func (r *Redirector) Forget() error {
 	if s := r.current(); s != nil {
 		return s.forget()

@@ -26,7 +26,7 @@ type session struct {
 
 	background *tasks // from open to close
 	steering   *tasks // from start to withdraw; nil: not started
-	clearing   bool   // redirection is off, and a predecessor's is in force
+	clearing   bool   // redirection is off, and a predecessor's is active
 	broken     bool   // only a reload can help
 }
 
@@ -41,7 +41,7 @@ func (s *session) load(endpoints learned, first bool) error {
 		}
 	}
 	if first {
-		freeOrphans(s.cfg.Logger, s.kubepods, s.plan.PinDir)
+		closeOrphans(s.cfg.Logger, s.kubepods, s.plan.PinDir)
 	}
 	services := s.plan.Services
 	if s.plan.LearnsEndpoints && !endpoints.known {
@@ -91,8 +91,8 @@ func (s *session) reportSkipped() {
 	})
 }
 
-// clear removes what a predecessor pinned once that process is not alive.
-// Otherwise its programs would send pods to the fallbacks for ever.
+// clear removes what a predecessor pinned once that process is not alive. Otherwise
+// its programs would send pods to the fallbacks forever.
 func (s *session) clear(ctx context.Context) {
 	const again = 30 * time.Second
 	for {
@@ -103,7 +103,7 @@ func (s *session) clear(ctx context.Context) {
 			}
 		}
 		if err != nil {
-			s.cfg.Logger.Error("redirection is off, but a predecessor's is still in force; remove it with nodens teardown", "error", err)
+			s.cfg.Logger.Error("redirection is off, but a predecessor's is still active; remove it with nodens teardown", "error", err)
 		}
 		if !pause(ctx, again) {
 			return
@@ -111,8 +111,8 @@ func (s *session) clear(ctx context.Context) {
 	}
 }
 
-// start redirects, or waits until mode auto finds that it is needed. What a
-// predecessor redirects is taken over at once.
+// start redirects, or waits until mode auto finds that redirection is needed. It
+// takes over a predecessor's redirection at once.
 func (s *session) start(ctx context.Context) {
 	if s.kernel == nil || s.broken || s.steering != nil {
 		return
@@ -200,7 +200,7 @@ func (s *session) maintain(ctx context.Context, err error) {
 		return
 	}
 	if err := s.kernel.RemoveOtherVersions(); err != nil {
-		s.cfg.Logger.Error("what another version pinned stays", "error", err)
+		s.cfg.Logger.Error("removing the pins of another version failed", "error", err)
 	}
 	for pause(ctx, again) {
 		s.repair()

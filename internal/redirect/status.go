@@ -77,8 +77,8 @@ func (s *status) error(msg string, args ...any) {
 	s.log.Error(msg, args...)
 }
 
-// errorOnce is error for err, unless its text is before. It returns the text of
-// err, empty for nil.
+// errorOnce logs and counts err unless its text equals before. It returns the text
+// of err, empty for nil.
 func (s *status) errorOnce(before, msg string, err error) string {
 	now := errorText(err)
 	if err != nil && now != before {

@@ -11,8 +11,8 @@ import (
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
-// uplinkGate keeps the gate of the targets shut for queries from outside the
-// node. Only one goroutine at a time may use it.
+// uplinkGate keeps the gate of the targets closed for queries from outside the node.
+// Only one goroutine at a time may use it.
 type uplinkGate struct {
 	gate  *server.Gate
 	log   *slog.Logger
@@ -50,8 +50,8 @@ func (u *uplinkGate) follow(ctx context.Context) {
 	}
 }
 
-// update shuts the gate for the uplinks. It logs changes, and named interfaces
-// that do not exist. If none of the named ones exists, it uses the default.
+// update closes the gate for the uplinks. It logs changes, and named interfaces that
+// do not exist. If none of the named ones exists, it uses the default.
 func (u *uplinkGate) update() {
 	uplinks, err := netsetup.Uplinks(u.named)
 	if err == nil && len(uplinks) == 0 && len(u.named) > 0 {
