@@ -18,7 +18,7 @@ type podLinkInfo struct {
 	peer int // interface index of the host's end; 0: no veth or netkit pair
 }
 
-// minMTU is the minimum MTU of IPv6 (RFC 8200 §5). An answer of 1232 octets fits
+// minMTU is the minimum MTU of IPv6 (RFC 8200 §5). An answer of 1232 bytes fits
 // exactly.
 const minMTU = 1280
 

@@ -95,7 +95,7 @@ type Redirect struct {
 	Mode   string // off, auto or on
 	PinDir string // in a BPF file system
 	Cgroup string // of the pods; empty: not found
-	// State returns what is in force. Nil: not examined.
+	// State returns the state in the kernel. Nil: not examined.
 	State func() (RedirectState, error)
 }
 

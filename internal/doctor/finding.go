@@ -61,7 +61,8 @@ type notes struct {
 // find adds a finding of kind id. what is the evidence.
 func (n *notes) find(view, id, what string) { n.findAs(view, id, "", what, "") }
 
-// findAs is find with another severity or advice than the kind's, unless empty.
+// findAs is find with its own severity and advice. If one is empty, the kind's
+// applies.
 func (n *notes) findAs(view, id string, s Severity, what, do string) {
 	k := kindOf(id)
 	f := Finding{ID: id, Severity: cmp.Or(s, k.Severity), View: view, What: what, Why: k.Why, Do: cmp.Or(do, k.Do)}

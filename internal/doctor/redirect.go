@@ -21,9 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket redirection depends on the cgroup of the process that creates a socket.
-// So doctor starts a second process in a new cgroup below that of the pods. It
-// does not use the pod's own cgroup, to stay clear of its memory limit.
+// Socket redirection depends on the cgroup of the process that creates a socket. So
+// doctor starts a second process in a new cgroup below that of the pods. It does not
+// use the pod's own cgroup, because of its memory limit.
 
 // wanted reports whether redirection may be needed on this node.
 func (r Redirect) wanted() bool { return r.Mode == "auto" || r.Mode == "on" }
@@ -37,7 +37,7 @@ func (r Redirect) severity() Severity {
 	return Fault
 }
 
-// examineRedirect checks which redirection is in force on the node.
+// examineRedirect checks whether redirection works on the node.
 func (e *examination) examineRedirect() {
 	if e.Redirect.State == nil {
 		return
@@ -91,7 +91,7 @@ func Ask(ctx context.Context, r io.Reader, w io.Writer) error {
 }
 
 // queryRedirected queries server from the pod's network namespace and below the
-// pods' cgroup. tried is false if redirection is not in force, or on an error.
+// pods' cgroup. tried is false if redirection is not active, or on an error.
 func (e *examination) queryRedirected(ctx context.Context, p pod, server netip.AddrPort) (rep reply, tried bool) {
 	if !e.inForce.Attached || e.optedOut(p) {
 		return rep, false

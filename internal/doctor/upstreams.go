@@ -144,7 +144,7 @@ func (e *examination) connects(ctx context.Context, addr netip.AddrPort) bool {
 	return o.answered() || !isDialError(o.err)
 }
 
-// UDP payload sizes in octets (RFC 6891 §6.2.5, RFC 9715).
+// UDP payload sizes in bytes (RFC 6891 §6.2.5, RFC 9715).
 const (
 	largeSize = 4096
 	safeSize  = 1232
@@ -163,12 +163,12 @@ func (e *examination) examineLarge(ctx context.Context, a upstream) {
 	if large := e.query(ctx, e.node, "udp", a.Addr, q.Copy().SetEdns0(largeSize, true)); large.answered() {
 		return
 	}
-	what := fmt.Sprintf("%s: the answer of %s for %s, %d octets, is lost over UDP", a.where, a.Addr, q.Question[0].Name, whole.reply.Len())
+	what := fmt.Sprintf("%s: the answer of %s for %s, %d bytes, is lost over UDP", a.where, a.Addr, q.Question[0].Name, whole.reply.Len())
 	if safe := e.query(ctx, e.node, "udp", a.Addr, q.Copy().SetEdns0(safeSize, true)); safe.answered() {
-		e.find(nodeView, "large-lost", what+fmt.Sprintf("; with a limit of %d octets it arrives, truncated", safeSize))
+		e.find(nodeView, "large-lost", what+fmt.Sprintf("; with a limit of %d bytes it arrives, truncated", safeSize))
 		return
 	}
-	e.findAs(nodeView, "large-lost", Fault, what+fmt.Sprintf(", even with a limit of %d octets", safeSize), "")
+	e.findAs(nodeView, "large-lost", Fault, what+fmt.Sprintf(", even with a limit of %d bytes", safeSize), "")
 }
 
 // names joins addresses for display.
