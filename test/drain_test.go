@@ -59,7 +59,7 @@ func drain(t *testing.T, end func(*testing.T, *lab.Daemon)) {
 			t.Fatal(err)
 		}
 		up.WaitFor(t, "slow."+network+".example.")
-		if err := conn.SetReadDeadline(time.Now().Add(lab.Patience)); err != nil {
+		if err := conn.SetReadDeadline(time.Now().Add(lab.QueryTimeout)); err != nil {
 			t.Fatal(err)
 		}
 		conns[network] = conn
@@ -154,8 +154,8 @@ func (u *holdingUpstream) next() {
 	u.release = make(chan struct{})
 }
 
-// holdQueries sends queries for held names from as many ports as make each of two
-// processes receive some.
+// holdQueries sends queries for held names from so many ports that each of two
+// processes receives some.
 func holdQueries(t *testing.T, c *cluster, round int) []net.Conn {
 	t.Helper()
 	var conns []net.Conn
@@ -165,7 +165,7 @@ func holdQueries(t *testing.T, c *cluster, round int) []net.Conn {
 		if err := (&dns.Conn{Conn: conn}).WriteMsg(q); err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(lab.Patience)); err != nil {
+		if err := conn.SetReadDeadline(time.Now().Add(lab.QueryTimeout)); err != nil {
 			t.Fatal(err)
 		}
 		conns = append(conns, conn)

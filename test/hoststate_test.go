@@ -84,7 +84,7 @@ func hostState(t *testing.T, n *lab.Netns) string {
 // address.
 func waitForRoute(t *testing.T, n *lab.Netns, want string) {
 	t.Helper()
-	for end := time.Now().Add(lab.Patience); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(lab.QueryTimeout); ; time.Sleep(5 * time.Millisecond) {
 		out, errs, status := lab.Command{Netns: n, Args: []string{"ip", "-6", "route", "show", "table", "local"}}.Output(t)
 		if strings.Contains(out, want) {
 			return

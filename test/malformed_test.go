@@ -125,7 +125,7 @@ func (m *malformer) collect(batch []packet) {
 	}
 	buf := make([]byte, dns.MaxMsgSize)
 	for len(due) > 0 {
-		_ = m.conn.SetReadDeadline(time.Now().Add(lab.Patience))
+		_ = m.conn.SetReadDeadline(time.Now().Add(lab.QueryTimeout))
 		n, err := m.conn.Read(buf)
 		if err != nil {
 			m.missing(batch, due, err)
@@ -236,7 +236,7 @@ func (m *malformer) once(msg []byte) ([]byte, error) {
 		return nil, err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(lab.Patience))
+	_ = c.SetDeadline(time.Now().Add(lab.QueryTimeout))
 	if _, err := c.Write(frame(msg)); err != nil {
 		return nil, err
 	}

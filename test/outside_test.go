@@ -68,7 +68,7 @@ func TestTheInternetIsRefused(t *testing.T) {
 // rcode.
 func askFrom(t *testing.T, n *lab.Netns, network, from, to string) (rcode int) {
 	t.Helper()
-	d := &net.Dialer{Timeout: lab.Patience, LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}}
+	d := &net.Dialer{Timeout: lab.QueryTimeout, LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}}
 	if network == "tcp" {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 	}
@@ -81,7 +81,7 @@ func askFrom(t *testing.T, n *lab.Netns, network, from, to string) (rcode int) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(lab.Patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(lab.QueryTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	r, err := lab.AskOn(c, lab.Query("www.example.org.", dns.TypeA))

@@ -152,7 +152,7 @@ func (h *herdClient) send(out *[]byte, q *dns.Msg) error {
 }
 
 func (h *herdClient) read() (*dns.Msg, error) {
-	if err := h.conn.SetReadDeadline(time.Now().Add(lab.Patience)); err != nil {
+	if err := h.conn.SetReadDeadline(time.Now().Add(lab.QueryTimeout)); err != nil {
 		return nil, err
 	}
 	return (&dns.Conn{Conn: h.conn}).ReadMsg()

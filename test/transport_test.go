@@ -51,7 +51,7 @@ func TestTCP(t *testing.T) {
 func dialTCP(t *testing.T, c *cluster) *net.TCPConn {
 	t.Helper()
 	conn := c.pod.Dial(t, "tcp", localAddr).(*net.TCPConn)
-	if err := conn.SetDeadline(time.Now().Add(lab.Patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(lab.QueryTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	return conn
@@ -249,7 +249,7 @@ func sourceOf(t *testing.T, conn net.PacketConn, kind string, server netip.AddrP
 	if _, err := conn.WriteTo(msg, net.UDPAddrFromAddrPort(server)); err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(lab.Patience)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(lab.QueryTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 1500)

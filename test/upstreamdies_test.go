@@ -120,7 +120,7 @@ func waitForRecovery(t *testing.T, c *cluster, label string) {
 	t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(lab.Patience)
+	late := time.After(lab.QueryTimeout)
 	for ask(t, c, label).Rcode != dns.RcodeSuccess {
 		select {
 		case <-tick.C:

@@ -73,7 +73,7 @@ func MakeCgroup(t testing.TB, dir string) string {
 // files before it leaves its cgroup.
 func removeCgroup(t testing.TB, dir string) {
 	t.Helper()
-	for late := time.Now().Add(Patience); ; time.Sleep(10 * time.Millisecond) {
+	for late := time.Now().Add(QueryTimeout); ; time.Sleep(10 * time.Millisecond) {
 		err := os.Remove(dir)
 		if err == nil || os.IsNotExist(err) {
 			return

@@ -8,9 +8,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Patience is the timeout of one query. It is longer than that of any stub
+// QueryTimeout is the timeout of one query. It is longer than that of any stub
 // resolver, so a query that runs into it is lost.
-const Patience = 20 * time.Second
+const QueryTimeout = 20 * time.Second
 
 // Query returns a query for name with RD set.
 func Query(name string, qtype uint16) *dns.Msg {
@@ -40,7 +40,7 @@ func (n *Netns) TryAsk(t testing.TB, network, server string, q *dns.Msg) (*dns.M
 
 // AskOn sends q on an open connection and waits for the reply.
 func AskOn(c net.Conn, q *dns.Msg) (*dns.Msg, error) {
-	if err := c.SetDeadline(time.Now().Add(Patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(QueryTimeout)); err != nil {
 		return nil, err
 	}
 	dc := &dns.Conn{Conn: c, UDPSize: dns.MaxMsgSize - 1}

@@ -64,19 +64,19 @@ func (l *Lines) Text() string {
 // mark, and returns it. After a timeout it fails the test and shows the lines.
 func (l *Lines) WaitFor(t testing.TB, mark int, pattern string) string {
 	t.Helper()
-	return l.WaitForRetrying(t, mark, pattern, patience, func() {})
+	return l.WaitForRetrying(t, mark, pattern, waitTimeout, func() {})
 }
 
-// patience is the timeout for a line and for the end of a process. It allows for
+// waitTimeout is the timeout for a line and for the end of a process. It allows for
 // a machine that compiles a package at the same time.
-const patience = time.Minute
+const waitTimeout = time.Minute
 
 // WaitForRetrying is WaitFor for a line whose cause may get lost: it calls push
 // at once, and again each time that no line has come for the given duration.
 func (l *Lines) WaitForRetrying(t testing.TB, mark int, pattern string, every time.Duration, push func()) string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
-	late := time.After(patience)
+	late := time.After(waitTimeout)
 	push()
 	for {
 		lines, more, news := l.since(mark)
@@ -93,7 +93,7 @@ func (l *Lines) WaitForRetrying(t testing.TB, mark int, pattern string, every ti
 		case <-time.After(every):
 			push()
 		case <-late:
-			t.Fatalf("no line %q within %v:\n%s", pattern, patience, strings.Join(lines, "\n"))
+			t.Fatalf("no line %q within %v:\n%s", pattern, waitTimeout, strings.Join(lines, "\n"))
 		}
 	}
 }

@@ -26,7 +26,7 @@ func (n *Netns) Get(t testing.TB, address, path string) (status int, body string
 // TryGet is Get for a server that may not be listening.
 func (n *Netns) TryGet(ctx context.Context, address, path string) (status int, body string, err error) {
 	client := http.Client{
-		Timeout:   Patience,
+		Timeout:   QueryTimeout,
 		Transport: &http.Transport{DialContext: n.DialContext, DisableKeepAlives: true},
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
@@ -97,7 +97,7 @@ func (n *Netns) WaitForMetric(t testing.TB, address string, want float64, family
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(patience)
+	late := time.After(waitTimeout)
 	for {
 		got, ok := n.Scrape(t, address).Sum(family, labels...)
 		if ok && got == want {

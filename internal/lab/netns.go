@@ -146,7 +146,7 @@ func (n *Netns) AddAddrs(t testing.TB, link string, prefixes ...string) {
 // route in a worker, after the address.
 func WaitLocalRoute(ip net.IP) error {
 	local := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Dst: &net.IPNet{IP: ip, Mask: net.CIDRMask(128, 128)}}
-	for late := time.Now().Add(patience); time.Now().Before(late); time.Sleep(time.Millisecond) {
+	for late := time.Now().Add(waitTimeout); time.Now().Before(late); time.Sleep(time.Millisecond) {
 		routes, err := netlink.RouteListFiltered(netlink.FAMILY_V6, local, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
 		if err != nil || len(routes) > 0 {
 			return err

@@ -68,7 +68,7 @@ func (c Command) start(cmd *exec.Cmd) error {
 // standard error and its exit status.
 func (c Command) Output(t testing.TB) (stdout, stderr string, status int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*waitTimeout)
 	defer cancel()
 	cmd := c.cmd(ctx)
 	var out, errs bytes.Buffer
@@ -152,7 +152,7 @@ func (p *Process) Wait(t testing.TB) int {
 	t.Helper()
 	select {
 	case <-p.done:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatalf("%v did not end:\n%s", p.cmd.Args, p.Err.Text())
 	}
 	return p.cmd.ProcessState.ExitCode()

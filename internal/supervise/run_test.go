@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const patience = 30 * time.Second
+const hangTimeout = 30 * time.Second
 
-// limits are the timeouts of Config: quick if a test needs them to expire, else
-// never, also on a slow machine.
+// limits are the timeouts of Config: short if a test needs them to expire, else
+// longer than any test, also on a slow machine.
 type limits struct{ StartTimeout, Timeout, StopTimeout time.Duration }
 
 const quick = 400 * ms
@@ -85,7 +85,7 @@ func (r *running) end() {
 // lines; the test fails if one of them has a prefix of never.
 func (r *running) waitLine(t *testing.T, prefix string, never ...string) string {
 	t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(hangTimeout)
 	for {
 		select {
 		case line, ok := <-r.lines:
@@ -119,7 +119,7 @@ func (r *running) signal(t *testing.T, pid int, s syscall.Signal) {
 // status waits for the end of the supervisor.
 func (r *running) status(t *testing.T) int {
 	t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(hangTimeout)
 	for {
 		select {
 		case _, ok := <-r.lines:
@@ -205,7 +205,7 @@ func TestPausedWorker(t *testing.T) {
 	r := start(t, limits{}, "serve", "exit7")
 	r.waitLine(t, "serving")
 	for range 3 {
-		for deadline := time.Now().Add(patience); !r.pause(t); {
+		for deadline := time.Now().Add(hangTimeout); !r.pause(t); {
 			if time.Now().After(deadline) {
 				t.Fatal("no clients were disconnected")
 			}
@@ -274,7 +274,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	r := start(t, limits{}, "fork")
 	pid := r.waitLine(t, "orphan ")
 	r.waitLine(t, "serving")
-	timeout := time.After(patience)
+	timeout := time.After(hangTimeout)
 	tick := time.NewTicker(10 * ms)
 	defer tick.Stop()
 	for {
@@ -307,7 +307,7 @@ func TestOOMKillsWorker(t *testing.T) {
 	}
 	own, supervisor := score(os.Getpid()), score(r.cmd.Process.Pid)
 	worker := score(r.worker)
-	for deadline := time.Now().Add(patience); worker == supervisor && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(hangTimeout); worker == supervisor && time.Now().Before(deadline); {
 		time.Sleep(ms) // it may serve before its score is set
 		worker = score(r.worker)
 	}

@@ -60,8 +60,8 @@ func TestPortsAndIDs(t *testing.T) {
 		}
 		last = q.Msg.Id
 	}
-	// Among 1,000 random IDs about 8 are equal to another, and less than one in a
-	// thousand is among the four that follow the previous one.
+	// Among 1,000 random IDs about 8 are duplicates, and fewer than one in a
+	// thousand is one of the four values after the previous ID.
 	if len(ids) < names-40 || near > 8 {
 		t.Errorf("%d different IDs in %d queries, %d close to the previous one", len(ids), names, near)
 	}
@@ -114,7 +114,7 @@ func answers(t *testing.T, c net.Conn, name string) {
 // closed expects the other side to close c without sending data.
 func closed(t *testing.T, c net.Conn) bool {
 	t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(lab.Patience)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(lab.QueryTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	n, err := c.Read(make([]byte, 1))

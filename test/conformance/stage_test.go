@@ -80,7 +80,7 @@ func (s *stage) ask(t *testing.T, l line, a asking) reply {
 	q.Id = dns.Id()
 	c := s.netns.Dial(t, a.network, "127.0.0.1:53")
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(lab.Patience))
+	_ = c.SetDeadline(time.Now().Add(lab.QueryTimeout))
 	dc := &dns.Conn{Conn: c, UDPSize: dns.MaxMsgSize - 1}
 	if err := dc.WriteMsg(q); err != nil {
 		t.Fatalf("%v: %v", l, err)

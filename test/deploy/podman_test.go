@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// patience is the timeout of every wait. No test measures time.
-const patience = 2 * time.Minute
+// waitTimeout is the timeout of every wait. No test measures time.
+const waitTimeout = 2 * time.Minute
 
 // node is a network namespace that stands for a node.
 type node struct {
@@ -139,12 +139,12 @@ func (p *podmanOn) play(all objects) (pid string) {
 
 func (p *podmanOn) await(what string, done func() bool) {
 	p.t.Helper()
-	late := time.After(patience)
+	late := time.After(waitTimeout)
 	for tick := time.NewTicker(100 * time.Millisecond); !done(); {
 		select {
 		case <-tick.C:
 		case <-late:
-			p.t.Fatalf("not %s after %v", what, patience)
+			p.t.Fatalf("not %s after %v", what, waitTimeout)
 		}
 	}
 }

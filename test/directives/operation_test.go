@@ -109,7 +109,7 @@ func TestDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(lab.Patience))
+		_ = c.SetDeadline(time.Now().Add(lab.QueryTimeout))
 		dc := &dns.Conn{Conn: c}
 		after := lab.Query("a.example.test", dns.TypeA)
 		for _, m := range []*dns.Msg{lab.Query("a.example.test", dns.TypeMX), after} {

@@ -87,7 +87,7 @@ func TestCNISwallowsByTCX(t *testing.T) {
 		}
 		return err
 	}))
-	// It drops everything, so doctor cannot tell nodens from the rest of the
+	// It drops everything, so doctor cannot distinguish nodens from the rest of the
 	// node.
 	breakage{want: []string{"fault pod pod-cut-off"}, text: "cil_from_pod"}.examine(t, w)
 }

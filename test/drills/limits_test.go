@@ -49,7 +49,7 @@ func waitForAnswer(t *testing.T, n *lab.Netns, p *lab.Process) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(lab.Patience)
+	deadline := time.After(lab.QueryTimeout)
 	for {
 		c := n.Dial(t, "udp", server)
 		if r, err := lab.AskOn(c, lab.Query("start.example.org.", dns.TypeA)); err == nil && r.Rcode == dns.RcodeSuccess {
@@ -135,7 +135,7 @@ func waitForTCP(t *testing.T, n *lab.Netns) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(lab.Patience)
+	deadline := time.After(lab.QueryTimeout)
 	for {
 		r, err := n.TryAsk(t, "tcp", server, lab.Query("popular.example.org.", dns.TypeA))
 		if err == nil && r.Rcode == dns.RcodeSuccess {
@@ -149,8 +149,8 @@ func waitForTCP(t *testing.T, n *lab.Netns) {
 	}
 }
 
-// TestFlood queries for ever new names as fast as nodens answers: the cache stays
-// within its budget, and a popular name is answered all the time.
+// TestFlood queries for new names as fast as nodens answers: the cache stays within
+// its budget, and a popular name is answered all the time.
 func TestFlood(t *testing.T) {
 	t.Parallel()
 	const (

@@ -311,7 +311,7 @@ func (n *node) waitAnswer(t *testing.T, name, want string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(lab.Patience)
+	timeout := time.After(lab.QueryTimeout)
 	for {
 		got := lab.Data(n.Ask(t, "udp", localAddr, lab.Query(name, dns.TypeA)), dns.TypeA)
 		if slices.Equal(got, []string{want}) {

@@ -245,7 +245,7 @@ func (s *surge) waitConverged(t *testing.T) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(lab.Patience)
+	timeout := time.After(lab.QueryTimeout)
 	for {
 		out, errs, status := s.n.command(append([]string{plain.Path(t), "status"}, s.args...)).Output(t)
 		if status == 0 {

@@ -63,7 +63,7 @@ type result struct {
 	failures      []string
 }
 
-// endRound waits until the lookups that are under way in every client have ended.
+// endRound waits until the lookups in progress in every client have ended.
 func endRound(t *testing.T, clients []*client, marks []int) []result {
 	t.Helper()
 	for _, c := range clients {

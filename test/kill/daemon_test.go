@@ -69,7 +69,7 @@ func (d *daemon) worker(t *testing.T) int {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(lab.Patience)
+	deadline := time.After(lab.QueryTimeout)
 	for {
 		if pid := d.child(); pid > 0 {
 			return pid

@@ -28,7 +28,7 @@ var faults = []fault{
 		d.waitForRedirected(t, mark)
 		return d
 	}},
-	{"SIGSTOP for ever", true, func(t *testing.T, _ *node, _ *lab.Memory, d *daemon) *daemon {
+	{"SIGSTOP forever", true, func(t *testing.T, _ *node, _ *lab.Memory, d *daemon) *daemon {
 		mark := d.mark()
 		d.signal(t, syscall.SIGSTOP)
 		d.waitForRedirected(t, mark)
@@ -116,7 +116,7 @@ func (n *node) waitForDaemon(t *testing.T, clients []*client) (all [][]result) {
 	t.Helper()
 	before := n.atServer.Load()
 	for start := time.Now(); n.atServer.Load() == before; {
-		if time.Since(start) > lab.Patience {
+		if time.Since(start) > lab.QueryTimeout {
 			t.Fatal("no query reaches the daemon any more")
 		}
 		all = append(all, endRound(t, clients, marksOf(clients)))

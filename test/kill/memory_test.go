@@ -14,7 +14,7 @@ func exhaust(t *testing.T, m *lab.Memory, until <-chan struct{}) {
 	defer m.Unlimit(t)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(lab.Patience)
+	deadline := time.After(lab.QueryTimeout)
 	for {
 		m.Limit(t, m.Used(t)-256<<10)
 		select {

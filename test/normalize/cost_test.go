@@ -79,7 +79,7 @@ func (c *cluster) askBoth(t testing.TB, name string) {
 	}
 	defer conn.Close()
 	dc := &dns.Conn{Conn: conn}
-	_ = conn.SetDeadline(time.Now().Add(lab.Patience))
+	_ = conn.SetDeadline(time.Now().Add(lab.QueryTimeout))
 	for _, qtype := range bothTypes {
 		if err := dc.WriteMsg(lab.Query(name, qtype)); err != nil {
 			t.Fatal(err)

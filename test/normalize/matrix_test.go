@@ -45,9 +45,9 @@ type row struct {
 	limits      map[string]outcome // clients for which nodens cannot do better
 }
 
-// patience is the limit for a lookup through nodens. Stubs wait for 5 s before
+// lookupLimit is the limit for a lookup through nodens. Stubs wait for 5 s before
 // they retry; nothing else here takes seconds.
-const patience = 4 * time.Second
+const lookupLimit = 4 * time.Second
 
 // musl treats replies with another rcode than NOERROR and NXDOMAIN as no reply,
 // and nodens has no other truthful reply.
@@ -347,7 +347,7 @@ func (r row) judgeDirect(c client, direct lab.Lookup) string {
 	if got := r.outcome(direct, c.types); got != want {
 		return fmt.Sprintf("%s (%s), want %s", got, direct, want)
 	}
-	if strings.Contains(r.stalls, c.name) && direct.Took < patience {
+	if strings.Contains(r.stalls, c.name) && direct.Took < lookupLimit {
 		return fmt.Sprintf("%s, without a stall", direct)
 	}
 	return ""
@@ -386,7 +386,7 @@ func (r row) judgeNodens(c client, direct, nodens lab.Lookup) string {
 	if got := r.outcome(nodens, c.types); got != want {
 		return fmt.Sprintf("%s (%s), want %s", got, nodens, want)
 	}
-	if want != failure && nodens.Took >= patience {
+	if want != failure && nodens.Took >= lookupLimit {
 		return fmt.Sprintf("stalls: %s", nodens)
 	}
 	return ""
@@ -399,7 +399,7 @@ func (r row) judgeNoSearch(c client, direct, nodens lab.Lookup) string {
 	if got != want {
 		return fmt.Sprintf("%s (%s), directly %s (%s)", got, nodens, want, direct)
 	}
-	if !r.slow() && nodens.Took >= patience {
+	if !r.slow() && nodens.Took >= lookupLimit {
 		return fmt.Sprintf("stalls: %s", nodens)
 	}
 	return ""

@@ -108,7 +108,7 @@ func (c *cluster) waitForChange(t *testing.T, what string, before lab.Metrics, f
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	late := time.After(lab.Patience)
+	late := time.After(lab.QueryTimeout)
 	for {
 		after := c.node.Scrape(t, metrics)
 		got := changed(series(before, family), series(after, family))

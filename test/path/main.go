@@ -78,14 +78,14 @@ func trace(query func() error) (map[string][]string, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	time.Sleep(100 * time.Millisecond) // what the query before has left to do
+	time.Sleep(100 * time.Millisecond) // the goroutines of the previous query end
 	if err := coverage.ClearCounters(); err != nil {
 		return nil, err
 	}
 	if err := query(); err != nil {
 		return nil, err
 	}
-	time.Sleep(100 * time.Millisecond) // what follows the reply
+	time.Sleep(100 * time.Millisecond) // the work after the reply ends
 	if err := coverage.WriteMetaDir(dir); err != nil {
 		return nil, err
 	}

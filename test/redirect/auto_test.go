@@ -60,8 +60,8 @@ func TestAutoTakesOver(t *testing.T) {
 	n.expect(t, "taken over", vip, ownAnswer)
 }
 
-// TestOptOut: nodens leaves alone a pod whose name or namespace opts out, as soon
-// as the pod appears and until it leaves the kubelet's directory.
+// TestOptOut: nodens does not redirect a pod whose name or namespace opts out, from
+// when the pod appears in the kubelet's directory until it disappears from there.
 func TestOptOut(t *testing.T) {
 	const uid = "0b0e8f5e-4f52-4cf0-9b1d-6d4b4d5b8e01" // of lab's pod
 	for _, optOut := range []string{"team-a", "team-b team-a/vpn-0"} {
@@ -92,7 +92,7 @@ func TestOptOut(t *testing.T) {
 // want is false.
 func (n *node) waitForStatus(t *testing.T, text string, want bool) {
 	t.Helper()
-	for deadline := time.Now().Add(lab.Patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(lab.QueryTimeout); ; time.Sleep(20 * time.Millisecond) {
 		stdout, _, _ := n.run(t, "status", "-localip", vip, "-redirect-pin-dir", n.pinDir)
 		if strings.Contains(stdout, text) == want {
 			return

@@ -43,7 +43,7 @@ func TestIPv6(t *testing.T) {
 			}
 			// A late heartbeat sends pods to the fallback, which has no server.
 			got := n.dig6(t, n.Pod, n.PodCgroup, server, port, network)
-			for deadline := time.Now().Add(lab.Patience); got != want && time.Now().Before(deadline); {
+			for deadline := time.Now().Add(lab.QueryTimeout); got != want && time.Now().Before(deadline); {
 				got = n.dig6(t, n.Pod, n.PodCgroup, server, port, network)
 			}
 			if got != want {

@@ -51,7 +51,8 @@ func (n *node) apiServer(t *testing.T) (flags, env []string) {
 }
 
 // Pods fall back to the endpoints that the API server returned, even if it is down
-// now. Without an API server they fall back to the upstreams of the cluster domain.
+// afterwards. Without an API server they fall back to the upstreams of the cluster
+// domain.
 func TestLearnedFallback(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
 	flags, env := n.apiServer(t)
@@ -83,8 +84,8 @@ func TestLearnedFallback(t *testing.T) {
 }
 
 // A service at the cluster IP of the cluster's DNS falls back to the endpoints when
-// nodens dies. It is left to the service proxy after an orderly end and when nodens
-// has been dead for long, since nothing updates the endpoints then.
+// nodens dies. The service proxy gets it back after a normal stop, and when nodens
+// has been dead for long, because nothing updates the endpoints then.
 func TestClusterIPIsLeftAlone(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
 	flags, env := n.apiServer(t)

@@ -119,7 +119,7 @@ func (n *node) digFrom(t *testing.T, cgroup, server string, options ...string) s
 func (n *node) expect(t *testing.T, when, server, want string) {
 	t.Helper()
 	for _, network := range []string{"+notcp", "+tcp"} {
-		deadline := time.Now().Add(lab.Patience)
+		deadline := time.Now().Add(lab.QueryTimeout)
 		got := n.dig(t, server, network, "+time=15")
 		for got == lab.Endpoint && want != got && time.Now().Before(deadline) {
 			got = n.dig(t, server, network, "+time=15")

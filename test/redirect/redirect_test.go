@@ -49,7 +49,7 @@ func TestRoutingModes(t *testing.T) {
 			n.start(t, redirecting(corefile, "on", fallback))
 			n.expect(t, "restarted", vip, ownAnswer)
 			if more := n.Leaked(t) - leaked; more > 0 {
-				t.Errorf("%d packets to the VIP left by the uplink in spite of redirection", more)
+				t.Errorf("%d packets to the VIP left by the uplink despite redirection", more)
 			}
 		})
 	}
@@ -83,7 +83,7 @@ func testNoOpenResolver(t *testing.T, option string) {
 // count.
 func (n *node) waitForRefused(t *testing.T, before float64) float64 {
 	t.Helper()
-	for deadline := time.Now().Add(lab.Patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(lab.QueryTimeout); ; time.Sleep(20 * time.Millisecond) {
 		after, _ := n.Node.Scrape(t, metrics).Sum("nodens_redirect_refused_total")
 		if after > before {
 			return after
@@ -121,7 +121,7 @@ func TestUninstall(t *testing.T) {
 }
 
 // A nodens without redirection removes its predecessor's, which would send pods to
-// the fallback for ever.
+// the fallback forever.
 func TestTurnedOff(t *testing.T) {
 	n := newNode(t, lab.RouteLegacy)
 	n.start(t, redirecting(corefile, "on", fallback)).Kill()
@@ -180,7 +180,7 @@ func TestServiceTurnedOff(t *testing.T) {
 // exist.
 func waitUntilGone(t *testing.T, path string) {
 	t.Helper()
-	deadline := time.After(lab.Patience)
+	deadline := time.After(lab.QueryTimeout)
 	for {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			return
