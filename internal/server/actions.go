@@ -129,7 +129,7 @@ func (j *job) rewritten(q *Query, r *action.Rewriting) (message, outcome) {
 	}
 	ctx, cancel := context.WithTimeout(j.srv.ctx, j.srv.timeout)
 	defer cancel()
-	r.Retarget(m.Msg, func(name string) *dns.Msg { return j.srv.newExchange(&asked).lookupName(ctx, name, asked.qtype) })
+	r.Retarget(m.Msg, func(name string) *dns.Msg { return new(exchange).fill(j.srv, &asked).lookupName(ctx, name, asked.qtype) })
 	r.Restore(m.Msg)
 	return m, o
 }
@@ -174,9 +174,7 @@ func (j *job) admit() {
 		j.finish(reply, o)
 		return
 	}
-	if x := j.join(); x != nil {
-		x.resolve()
-	}
+	j.miss()
 }
 
 // appendDenied appends the reply to a query that the ACL does not allow, RFC

@@ -1,9 +1,12 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -24,8 +27,31 @@ type exchange struct {
 	tcp     bool
 	depth   int // number of CNAMEs followed so far
 
-	inflight string // Query.inflightKey, set by join
-	check    bool   // look into the cache first, see inflight.join
+	// Set by inflight.join.
+	inflight string // Query.inflightKey
+	check    bool   // look into the cache first
+
+	// Guarded by inflight.mu.
+	waiting []waiter
+	charged bool   // it has a slot of its own in misses
+	cancel  func() // nil: it cannot be cancelled
+}
+
+// add makes w wait, unless it is nil.
+func (x *exchange) add(w waiter) {
+	if w != nil {
+		x.waiting = append(x.waiting, w)
+	}
+}
+
+// drop removes w from those that wait. It returns false if w does not wait.
+func (x *exchange) drop(w waiter) bool {
+	i := slices.Index(x.waiting, w)
+	if i < 0 {
+		return false
+	}
+	x.waiting = slices.Delete(x.waiting, i, i+1)
+	return true
 }
 
 // sourced is the reply of a source.
@@ -36,10 +62,10 @@ type sourced struct {
 	note    ede
 }
 
-// newExchange makes the question of q to the zone's sources: the name in lower
-// case, RD, CD, DO and AD, and the options of q.extra. Nothing else of the
-// client's query goes upstream.
-func (s *resolver) newExchange(q *Query) *exchange {
+// fill makes x the question of q to the zone's sources: the name in lower case,
+// RD, CD, DO and AD, and the options of q.extra. Nothing else of the client's
+// query goes upstream.
+func (x *exchange) fill(s *resolver, q *Query) *exchange {
 	name, _, err := dns.UnpackDomainName(q.lower, 0)
 	if err != nil {
 		panic("server: unpack a parsed name: " + err.Error()) // parseQuestion accepts only names that unpack
@@ -52,26 +78,114 @@ func (s *resolver) newExchange(q *Query) *exchange {
 		m.SetEdns0(maxUDPSize, q.do)
 		m.IsEdns0().Option = q.extra
 	}
-	return &exchange{
-		srv: s, zone: q.zone, key: append([]byte(nil), q.key...), private: q.private, m: m, client: q.client, tcp: q.tcp,
+	x.srv, x.zone, x.key, x.private = s, q.zone, bytes.Clone(q.key), q.private
+	x.m, x.client, x.tcp = m, q.client, q.tcp
+	return x
+}
+
+// run is steps 2 to 5, see job.begin: it gets the answer to x and delivers it to
+// all who wait for it. It blocks only if the zone's sources do.
+func (x *exchange) run() {
+	x.guard(func() {
+		if x.check {
+			if a := x.recheck(); a.entry != nil || a.err != nil {
+				x.deliver(a)
+				return
+			}
+		}
+		x.start(0, time.Now().Add(x.srv.timeout))
+	})
+}
+
+// start asks the zone's sources from the i-th on. It completes x now, or when the
+// source that takes the question calls back.
+func (x *exchange) start(i int, end time.Time) {
+	for ; i < len(x.zone.Sources); i++ {
+		if src, ok := x.zone.Sources[i].Source.(Starter); ok {
+			cancel := src.Start(x.m, end, func(m *dns.Msg, err error) { x.replied(i, end, m, err) })
+			x.srv.inflight.started(x, cancel)
+			return
+		}
+		ctx := &deadlineContext{Context: x.srv.ctx, deadline: end}
+		r, err := x.askSource(ctx, i)
+		ctx.end()
+		if !errors.Is(err, upstream.ErrNotMine) {
+			x.deliver(x.store(r, err))
+			return
+		}
+	}
+	x.deliver(x.store(sourced{}, errNoSource))
+}
+
+// replied takes the reply of the i-th source, a Starter.
+func (x *exchange) replied(i int, end time.Time, m *dns.Msg, err error) {
+	x.guard(func() {
+		if errors.Is(err, upstream.ErrNotMine) {
+			x.start(i+1, end)
+			return
+		}
+		x.deliver(x.store(sourced{Msg: m, plugin: x.zone.plugins[i]}, err))
+	})
+}
+
+// deliver ends x with its answer.
+func (x *exchange) deliver(a answer) {
+	waiting, charged := x.srv.inflight.end(x, x.srv.clock())
+	if charged {
+		x.srv.misses.release(x.zone, x.client.Addr())
+	}
+	for _, w := range waiting {
+		w.deliver(a)
 	}
 }
 
-// ask asks the zone's sources in order until one takes the question.
+// guard calls f. If f does not return, x ends with SERVFAIL.
+func (x *exchange) guard(f func()) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		if p := recover(); p != nil {
+			x.srv.reportPanic("asking for "+x.m.Question[0].Name, p)
+		}
+		x.deliver(answer{err: errPanic})
+	}()
+	f()
+	returned = true
+}
+
+// recheck looks x up in the cache. The zero answer means a miss.
+func (x *exchange) recheck() answer {
+	switch hit := x.zone.peek(x.key, x.srv.clock(), nil); hit.State {
+	case cache.Fresh:
+		return answer{entry: hit.Entry, plugin: pluginCache, age: hit.Age}
+	case cache.Failed:
+		return answer{err: errFailing}
+	}
+	return answer{}
+}
+
+// ask asks the zone's sources in order until one takes the question, and waits.
 func (x *exchange) ask(ctx context.Context) (r sourced, err error) {
-	for i, src := range x.zone.Sources {
-		if src.Client != nil {
-			r, err = x.askClientSource(ctx, src.Client)
-		} else {
-			r.Msg, err = src.Exchange(ctx, x.m)
+	for i := range x.zone.Sources {
+		if r, err = x.askSource(ctx, i); !errors.Is(err, upstream.ErrNotMine) {
+			return r, err
 		}
-		if errors.Is(err, upstream.ErrNotMine) {
-			continue
-		}
-		r.plugin = x.zone.plugins[i]
-		return r, err
 	}
 	return sourced{}, errNoSource
+}
+
+// askSource asks the i-th source and waits.
+func (x *exchange) askSource(ctx context.Context, i int) (r sourced, err error) {
+	src := &x.zone.Sources[i]
+	if src.Client != nil {
+		r, err = x.askClientSource(ctx, src.Client)
+	} else {
+		r.Msg, err = src.Exchange(ctx, x.m)
+	}
+	r.plugin = x.zone.plugins[i]
+	return r, err
 }
 
 // askClientSource asks a source that may look at the client.
@@ -90,9 +204,9 @@ func (x *exchange) askClientSource(ctx context.Context, c ClientSource) (sourced
 }
 
 // store keeps the reply of the sources, or their failure, unless it is
-// private. It returns the answer for the clients. An exchange that was refused
-// for lack of resources in this process, or because every upstream is down, says
-// nothing about the name, so that failure is not kept.
+// private. It returns the answer for the clients. An exchange that was not sent,
+// for lack of resources or because every upstream is down, says nothing about the
+// name, so that failure is not kept.
 func (x *exchange) store(r sourced, err error) answer {
 	z := x.zone
 	keep := z.Cache != nil && !x.private

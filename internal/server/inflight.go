@@ -13,63 +13,146 @@ import (
 // need its answer wait for it. It is safe for concurrent use. The zero value
 // has no exchange in flight.
 type inflight struct {
-	mu      sync.Mutex
-	waiting map[string]*[]waiter // by Query.inflightKey
-	ended   time.Time            // when the last exchange ended
+	mu     sync.Mutex
+	byKey  map[string]*exchange // by Query.inflightKey
+	ended  time.Time            // when the last exchange ended
+	closed bool
 }
 
 // waiter needs the answer to an in-flight query.
 type waiter interface {
-	// deliver is called once, without locks held, unless the waiter has left.
-	// It may block only if mayBlock is set, since other waiters are next.
-	deliver(a answer, mayBlock bool)
+	// deliver is called once, without locks held, unless the waiter has left. It
+	// must not block.
+	deliver(answer)
 }
 
-// join makes w wait for the answer of key. It returns first if no exchange for
-// key is in flight: then the caller must run one and call end. It returns raced
-// if an exchange has ended since the given time, when w looked into the cache:
-// the answer may be there now.
-func (f *inflight) join(key string, w waiter, since time.Time) (first, raced bool) {
+// has reports whether key is in flight.
+func (f *inflight) has(key string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if ws := f.waiting[key]; ws != nil {
-		*ws = append(*ws, w)
-		return false, false
-	}
-	if f.waiting == nil {
-		f.waiting = make(map[string]*[]waiter)
-	}
-	f.waiting[key] = &[]waiter{w}
-	return true, !f.ended.Before(since)
+	return f.byKey[key] != nil
 }
 
-// leave makes w wait no more. It returns false if w does not wait for key: its
-// answer is being delivered.
-func (f *inflight) leave(key string, w waiter) bool {
+// joinExisting makes w, if not nil, wait for the answer of key if that is in
+// flight, and reports whether it is.
+func (f *inflight) joinExisting(key string, w waiter) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ws := f.waiting[key]
-	if ws == nil {
+	x := f.byKey[key]
+	if x == nil {
 		return false
 	}
-	i := slices.Index(*ws, w)
-	if i < 0 {
-		return false
-	}
-	*ws = slices.Delete(*ws, i, i+1)
+	x.add(w)
 	return true
 }
 
-// end ends the exchange of key and returns who waits for its answer.
-func (f *inflight) end(key string, now time.Time) []waiter {
+// join makes w, if not nil, wait for the answer of key. If no exchange for key is in flight,
+// it returns a new one, of which only inflight and check are set: the caller must
+// fill it in, run it and call end. After close, nothing is in flight and no
+// exchange is returned: ok is false, and w does not wait.
+func (f *inflight) join(key string, w waiter, since time.Time) (x *exchange, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ws := f.waiting[key]
-	delete(f.waiting, key)
+	if f.closed {
+		return nil, false
+	}
+	if x := f.byKey[key]; x != nil {
+		x.add(w)
+		return nil, true
+	}
+	if f.byKey == nil {
+		f.byKey = make(map[string]*exchange)
+	}
+	// If another exchange ended after w looked into the cache, the answer may be
+	// there now.
+	x = &exchange{inflight: key, check: !f.ended.Before(since)}
+	x.add(w)
+	f.byKey[key] = x
+	return x, true
+}
+
+// leave makes w wait for key no more. The exchange goes on. leave
+// returns false if w does not wait: its answer is being delivered. charge, if not
+// nil, is called once for each exchange, unless it has a slot of its own.
+func (f *inflight) leave(key string, w waiter, charge func(*exchange)) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x := f.byKey[key]
+	if x == nil || !x.drop(w) {
+		return false
+	}
+	if charge != nil && !x.charged {
+		x.charged = true
+		charge(x)
+	}
+	return true
+}
+
+// abandon is leave for a client that is gone. If nothing else waits it ends the
+// exchange, and returns it as cancelled.
+func (f *inflight) abandon(key string, w waiter) (left bool, cancelled *exchange) {
+	f.mu.Lock()
+	x := f.byKey[key]
+	if x == nil || !x.drop(w) {
+		f.mu.Unlock()
+		return false, nil
+	}
+	if len(x.waiting) > 0 || x.cancel == nil {
+		f.mu.Unlock()
+		return true, nil
+	}
+	delete(f.byKey, key)
+	f.mu.Unlock()
+	x.cancel()
+	return true, x
+}
+
+// started stores how to end x.
+func (f *inflight) started(x *exchange, cancel func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x.cancel = cancel
+}
+
+// waits reports whether a query of j's client waits for key.
+func (f *inflight) waits(key string, j *job) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	x := f.byKey[key]
+	return x != nil && slices.ContainsFunc(x.waiting, func(w waiter) bool {
+		o, ok := w.(*job)
+		return ok && o != j && o.sibling == nil && o.q.client.Addr() == j.q.client.Addr()
+	})
+}
+
+// end ends x. It returns what waits for its answer and whether x has a slot;
+// nothing if it was cancelled.
+func (f *inflight) end(x *exchange, now time.Time) (waiting []waiter, charged bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.byKey[x.inflight] != x {
+		return nil, false
+	}
+	delete(f.byKey, x.inflight)
 	if now.After(f.ended) {
 		f.ended = now
 	}
-	return *ws
+	return x.waiting, x.charged
+}
+
+// close ends all exchanges, now and from now on, and returns what waits for them.
+func (f *inflight) close() (waiting []waiter) {
+	f.mu.Lock()
+	all := f.byKey
+	f.byKey, f.closed = nil, true
+	f.mu.Unlock()
+	for _, x := range all {
+		waiting = append(waiting, x.waiting...)
+		if x.cancel != nil {
+			x.cancel()
+		}
+	}
+	return waiting
 }
 
 // inflightKey tells apart questions that may have different answers: by zone,

@@ -18,16 +18,17 @@ func TestInflightJoin(t *testing.T) {
 	var f inflight
 	start := time.Now()
 	a, b, other := make(answers, 1), make(answers, 1), make(answers, 1)
-	if first, raced := f.join("key", a, start); !first || raced {
-		t.Errorf("first waiter: first %v, raced %v", first, raced)
+	x, ok := f.join("key", a, start)
+	if x == nil || !ok || x.check {
+		t.Fatalf("first waiter: %+v, %v", x, ok)
 	}
-	if first, _ := f.join("key", b, start); first {
+	if y, ok := f.join("key", b, start); y != nil || !ok {
 		t.Error("second waiter is first, too")
 	}
-	if first, _ := f.join("other", other, start); !first {
+	if y, _ := f.join("other", other, start); y == nil {
 		t.Error("another key is not independent")
 	}
-	waiting := f.end("key", start.Add(time.Second))
+	waiting, _ := f.end(x, start.Add(time.Second))
 	if len(waiting) != 2 || waiting[0] != waiter(a) || waiting[1] != waiter(b) {
 		t.Errorf("waiting: %v", waiting)
 	}
@@ -35,33 +36,68 @@ func TestInflightJoin(t *testing.T) {
 		since time.Duration
 		raced bool
 	}{{0, true}, {time.Second, true}, {2 * time.Second, false}} {
-		if first, raced := f.join("key", a, start.Add(tt.since)); !first || raced != tt.raced {
-			t.Errorf("joined for a lookup after %v: first %v, raced %v", tt.since, first, raced)
+		x, _ := f.join("key", a, start.Add(tt.since))
+		if x == nil || x.check != tt.raced {
+			t.Fatalf("joined for a lookup after %v: %+v", tt.since, x)
 		}
-		f.end("key", start) // an earlier end does not hide a later one
+		f.end(x, start) // an earlier end does not hide a later one
 	}
 }
 
 func TestInflightLeave(t *testing.T) {
 	var f inflight
 	a, b := make(answers, 1), make(answers, 1)
-	if f.leave("key", a) {
+	if f.leave("key", a, nil) {
 		t.Error("left a key that is not in flight")
 	}
-	f.join("key", a, time.Time{})
-	if f.leave("key", b) {
+	x, _ := f.join("key", a, time.Time{})
+	if f.leave("key", b, nil) {
 		t.Error("left without having joined")
 	}
-	if !f.leave("key", a) || f.leave("key", a) {
-		t.Error("not left exactly once")
+	charged := 0
+	charge := func(*exchange) { charged++ }
+	if !f.leave("key", a, charge) || f.leave("key", a, charge) || charged != 1 {
+		t.Error("not left and charged exactly once")
 	}
-	if first, _ := f.join("key", b, time.Time{}); first {
+	if y, _ := f.join("key", b, time.Time{}); y != nil {
 		t.Error("the exchange ended with its last waiter")
 	}
-	if waiting := f.end("key", time.Time{}); len(waiting) != 1 || waiting[0] != waiter(b) {
+	if waiting, charged := f.end(x, time.Time{}); len(waiting) != 1 || waiting[0] != waiter(b) || !charged {
+		t.Errorf("waiting: %v, charged %v", waiting, charged)
+	}
+}
+
+// TestInflightAbandon: the exchange is cancelled with the last waiter that
+// leaves, and a late end does not touch its successor.
+func TestInflightAbandon(t *testing.T) {
+	var f inflight
+	a, b := make(answers, 1), make(answers, 1)
+	x, _ := f.join("key", a, time.Time{})
+	f.join("key", b, time.Time{})
+	cancelled := 0
+	f.started(x, func() { cancelled++ })
+	if left, y := f.abandon("key", a); !left || y != nil || cancelled != 0 {
+		t.Errorf("first of two: left %v, cancelled %v", left, y != nil)
+	}
+	if left, y := f.abandon("key", b); !left || y != x || cancelled != 1 {
+		t.Errorf("last: left %v, cancelled %v, %d times", left, y == x, cancelled)
+	}
+	next, _ := f.join("key", a, time.Time{})
+	if next == nil {
+		t.Fatal("a cancelled exchange is in flight")
+	}
+	if waiting, _ := f.end(x, time.Time{}); waiting != nil {
+		t.Errorf("a cancelled exchange delivered to %v", waiting)
+	}
+	if waiting, _ := f.end(next, time.Time{}); len(waiting) != 1 {
 		t.Errorf("waiting: %v", waiting)
 	}
 }
+
+// answers waits for one answer. Its capacity is 1.
+type answers chan answer
+
+func (c answers) deliver(a answer) { c <- a }
 
 // TestInflightConcurrentUse is for the race detector. Each waiter gets its
 // answer exactly once, or leaves.
@@ -72,11 +108,12 @@ func TestInflightConcurrentUse(t *testing.T) {
 		wg.Go(func() {
 			for i := range 500 {
 				key, w := fmt.Sprint(i%3), make(answers, 1)
-				if first, _ := f.join(key, w, time.Now()); first {
-					for _, o := range f.end(key, time.Now()) {
-						o.deliver(answer{}, false)
+				if x, _ := f.join(key, w, time.Now()); x != nil {
+					waiting, _ := f.end(x, time.Now())
+					for _, o := range waiting {
+						o.deliver(answer{})
 					}
-				} else if g == 0 && f.leave(key, w) {
+				} else if g == 0 && f.leave(key, w, nil) {
 					continue
 				}
 				<-w
@@ -84,8 +121,8 @@ func TestInflightConcurrentUse(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if len(f.waiting) != 0 {
-		t.Errorf("%d exchanges left", len(f.waiting))
+	if len(f.byKey) != 0 {
+		t.Errorf("%d exchanges left", len(f.byKey))
 	}
 }
 
@@ -93,8 +130,8 @@ func TestInflightConcurrentUse(t *testing.T) {
 func (f *inflight) waiters() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, ws := range f.waiting {
-		n += len(*ws)
+	for _, x := range f.byKey {
+		n += len(x.waiting)
 	}
 	return n
 }

@@ -13,11 +13,12 @@ import (
 // job is a query being resolved and the way its reply goes back. Exactly one of
 // sock, conn and inner is set.
 type job struct {
-	srv   *resolver
-	q     Query
-	out   *replyBuffer // nil until the reply is made: a waiting job has none
-	lis   *listener
-	timer *time.Timer // ends the wait early; not nil: the job is not reused
+	srv     *resolver
+	q       Query
+	out     *replyBuffer // nil until the reply is made: a waiting job has none
+	lis     *listener
+	timer   *time.Timer  // ends the wait early; not nil: the job is not reused
+	sibling *siblingWait // nil: it waits for its own answer
 
 	sock    *udpSocket
 	sa      unix.RawSockaddrInet6
@@ -58,82 +59,62 @@ func (s *resolver) newJob(q *Query) *job {
 	return j
 }
 
-// start begins to resolve j; l waits for it. Above the limits of misses the
-// client gets SERVFAIL at once. REFUSED would make some resolvers wait for
-// another server's reply.
+// start begins to resolve j, which has a slot; l waits for it. It does not block.
 func (s *resolver) start(l *listener, j *job) {
-	if !s.quota.acquire(j.q.client.Addr()) {
+	j.lis = l
+	l.jobs.Add(1)
+	j.begin()
+}
+
+// reject appends the reply to q, which gets no slot because of err: SERVFAIL, or
+// an expired answer. REFUSED would make some resolvers wait for another server's
+// reply.
+func (s *resolver) reject(dst []byte, reader int, q *Query, err error) []byte {
+	if err == refusedClient {
 		s.metrics.clientLimited.Add(1)
-		j.reject("too many queries of this client are being resolved")
-		return
-	}
-	select {
-	case s.misses <- struct{}{}:
-		j.lis = l
-		l.jobs.Add(1)
-		j.begin()
-	default:
-		s.quota.release(j.q.client.Addr())
+	} else {
 		s.metrics.missLimited.Add(1)
-		j.reject("too many queries are being resolved")
 	}
+	reply, o := s.unanswered(dst, q, err)
+	o.waited = false
+	s.record(reader, q, reply, o)
+	return reply
 }
 
-// reject answers j without resolving it.
-func (j *job) reject(why string) {
-	reply := appendError(j.buffer(), &j.q, dns.RcodeServerFailure, ede{set: true, code: edeNotReady, text: why})
-	j.send(reply, outcome{rcode: dns.RcodeServerFailure})
-}
-
-// finish ends j with its reply.
+// finish ends j with its reply. Before the reply is sent, counters are updated
+// and the slot is given back: the client may ask the next question then.
 func (j *job) finish(reply []byte, o outcome) {
 	if j.inner != nil {
 		j.inner <- innerReply{reply, o}
 		return
 	}
-	l := j.lis
+	l, s := j.lis, j.srv
 	j.lis = nil
-	defer func() {
-		<-j.srv.misses
-		l.jobs.Done()
-	}()
-	j.srv.quota.release(j.q.client.Addr()) // before the reply: the client may ask the next question then
-	j.send(reply, o)
-}
-
-// send sends the reply to j and gives j back. Counters are updated before the
-// reply is sent.
-func (j *job) send(reply []byte, o outcome) {
-	conn := j.conn
-	if conn != nil {
-		defer conn.done()
-	}
+	defer l.jobs.Done()
+	s.misses.release(j.q.zone, j.q.client.Addr())
 	if !o.dropped {
-		j.srv.record(j.srv.readers, &j.q, reply, o)
-		var err error
-		if conn != nil {
-			err = conn.reply(reply)
-		} else {
-			err = j.sock.reply(j, reply)
-		}
-		if err != nil {
-			j.srv.metrics.sendErrors.Add(1)
-		}
+		s.record(s.readers, &j.q, reply, o)
+	}
+	switch {
+	case j.conn != nil:
+		j.conn.finish(j, reply)
+	case !o.dropped && j.sock.reply(j, reply) != nil:
+		s.metrics.sendErrors.Add(1)
 	}
 	if j.out != nil {
 		if !o.dropped {
 			j.out.b = reply[:0]
 		}
-		j.srv.buffers.Put(j.out)
+		s.buffers.Put(j.out)
 		j.out = nil
 	}
-	if j.timer == nil { // else answerEarly may still read j
-		j.sock, j.conn, j.q.zone = nil, nil, nil
-		j.srv.jobs.Put(j)
+	if j.timer == nil && j.conn == nil { // else the timer or the connection may still read j
+		j.sock, j.sibling, j.q.zone = nil, nil, nil
+		s.jobs.Put(j)
 	}
 }
 
-// recoverJob, deferred, answers j with SERVFAIL after a panic.
+// recoverPanic, deferred, answers j with SERVFAIL after a panic.
 func (j *job) recoverPanic() {
 	p := recover()
 	if p == nil {

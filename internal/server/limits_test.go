@@ -91,28 +91,111 @@ func TestReplyMakesRoom(t *testing.T) {
 	}
 }
 
-func TestQuota(t *testing.T) {
-	q := newQuota(2)
-	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
-	for _, step := range []struct {
-		client netip.Addr
-		want   bool
-	}{{a, true}, {a, true}, {a, false}, {b, true}, {a, false}} {
-		if got := q.acquire(step.client); got != step.want {
-			t.Fatalf("acquire for %v: %v, want %v", step.client, got, step.want)
-		}
+// boundZones makes n zones of one table.
+func boundZones(n int) []*boundZone {
+	t := &zoneTable{zones: make(map[string]*boundZone)}
+	var all []*boundZone
+	for i := range n {
+		z := &boundZone{Zone: new(Zone), table: t}
+		t.zones[fmt.Sprint(i)] = z
+		all = append(all, z)
 	}
-	q.release(a)
-	if !q.acquire(a) {
-		t.Error("cannot acquire after a release")
-	}
-	for _, c := range []netip.Addr{a, a, b} {
-		q.release(c)
-	}
-	for i := range q.shards {
-		if n := len(q.shards[i].active); n != 0 {
+	return all
+}
+
+// empty fails the test if m still counts something.
+func (m *misses) empty(t *testing.T, zones ...*boundZone) {
+	t.Helper()
+	for i := range m.shards {
+		if n := len(m.shards[i].active); n != 0 {
 			t.Errorf("%d clients without a miss are stored", n)
 		}
+	}
+	for i, z := range zones {
+		if n := z.active.Load(); n != 0 {
+			t.Errorf("zone %d counts %d misses", i, n)
+		}
+	}
+	if n := m.active.Load(); n != 0 {
+		t.Errorf("%d misses are counted", n)
+	}
+}
+
+func TestMissesOfClient(t *testing.T) {
+	m, zones := newMisses(100, 2), boundZones(2)
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	steps := []struct {
+		zone   int
+		client netip.Addr
+		want   error
+	}{{0, a, nil}, {0, a, nil}, {0, a, refusedClient}, {1, a, nil}, {0, b, nil}, {0, a, refusedClient}}
+	for i, step := range steps {
+		if err := m.acquire(zones[step.zone], step.client); err != step.want {
+			t.Fatalf("step %d: %v, want %v", i, err, step.want)
+		}
+	}
+	m.release(zones[0], a)
+	if err := m.acquire(zones[0], a); err != nil {
+		t.Errorf("after a release: %v", err)
+	}
+	for _, step := range steps {
+		if step.want == nil {
+			m.release(zones[step.zone], step.client)
+		}
+	}
+	m.empty(t, zones...)
+}
+
+// TestMissesInAll: at the limit, a refused query leaves no trace. A query that
+// goes on without its client counts above the limit.
+func TestMissesInAll(t *testing.T) {
+	m, z := newMisses(2, 2), boundZones(1)[0]
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	for i := range 2 {
+		if err := m.acquire(z, a); err != nil {
+			t.Fatalf("miss %d: %v", i, err)
+		}
+	}
+	for range 5 {
+		if err := m.acquire(z, b); err != refusedAll {
+			t.Fatalf("above the limit: %v", err)
+		}
+	}
+	m.release(z, a)
+	m.charge(z, b)
+	if err := m.acquire(z, b); err != refusedAll {
+		t.Errorf("above the limit by a charge: %v", err)
+	}
+	m.release(z, a)
+	for i := range 2 { // the limit holds for b as if it had not been refused
+		if err := m.acquire(z, b); (err == nil) != (i == 0) {
+			t.Errorf("b's miss %d: %v", i, err)
+		}
+	}
+	m.release(z, b)
+	m.release(z, b)
+	m.empty(t, z)
+}
+
+// TestMissesOfZones: a zone whose upstream is dead does not take the slots of
+// the others.
+func TestMissesOfZones(t *testing.T) {
+	m, zones := newMisses(100, 1000), boundZones(3)
+	a := netip.MustParseAddr("192.0.2.1")
+	fill := func(z *boundZone) (n int) {
+		for m.acquire(z, a) == nil {
+			n++
+		}
+		return n
+	}
+	if n := fill(zones[0]); n < 70 || n > 85 {
+		t.Errorf("the first zone takes %d of 100", n)
+	}
+	if n := fill(zones[1]); n < 10 || n > 20 {
+		t.Errorf("the second takes %d", n)
+	}
+	if n := fill(zones[2]); n < 1 {
+		t.Errorf("nothing is left for the third")
 	}
 }
 

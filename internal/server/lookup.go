@@ -32,7 +32,7 @@ func (x *exchange) lookupName(ctx context.Context, name string, qtype uint16) *d
 		return nil
 	}
 	q.makeKey()
-	other := x.srv.newExchange(&q)
+	other := new(exchange).fill(x.srv, &q)
 	other.depth = x.depth + 1
 	entry, age := other.entryOf(ctx)
 	if entry == nil {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"time"
 
@@ -210,8 +209,8 @@ func (n *Normalise) verdict(e *cache.Entry, s sibling) view {
 	case s.hasData():
 		return asIs(e, siblingData)
 	case nxdomain && s.late:
-		// The client's own query for the other type may still return data.
-		return view{rcode: dns.RcodeSuccess, maxTTL: n.ttl, result: siblingUnknown}
+		// The other type may still have data.
+		return view{rcode: dns.RcodeNameError, maxTTL: min(n.ttl, lateTTL), result: siblingUnknown}
 	case nxdomain:
 		return asIs(e, kept)
 	case s.denies():
@@ -334,65 +333,139 @@ func secondsLeft(h cache.Hit) uint32 {
 	return ttl - min(h.Age, ttl)
 }
 
-// findSibling finds the sibling of q's question in the cache, by joining the
-// query in flight, or by asking upstream. It waits no longer than the directive
-// allows. If q's own answer is NXDOMAIN it waits longer, because there is no
-// safe reply until the sibling is known.
-func (s *resolver) findSibling(q *Query, nxdomain bool) (sibling, siblingSource) {
-	z, n, now := q.zone.Zone, q.zone.Normalise, s.clock()
-	if sib, ok := z.cachedSibling(q, now); ok {
-		return sib, fromCache
-	}
-	wait := n.timeout
-	if nxdomain {
-		wait = max(wait, emptyWait)
-	}
-	a, source := s.waitSibling(q, now, wait)
-	if a.err != nil {
-		sib := z.knownSibling(q, s.clock())
-		sib.late = a.err == errTimeout
-		return sib, source
-	}
-	sib := sibling{entry: a.entry, left: n.secondsLeft(a)}
-	if !sib.hasData() && !sib.denies() {
-		sib = z.knownSibling(q, s.clock())
-	}
-	return sib, source
+// siblingWait is a job's wait for the sibling of its answer.
+type siblingWait struct {
+	a     answer // to the job's own question
+	begin time.Time
+	from  siblingSource
 }
 
-// waitSibling waits for the answer to the sibling of q's question, which the
-// cache did not have at the given time. It joins the query in flight or starts
-// one. After the wait, the error is errTimeout.
-func (s *resolver) waitSibling(q *Query, now time.Time, wait time.Duration) (answer, siblingSource) {
+const (
+	// siblingAlone bounds the wait if only nodens asks for the sibling of an
+	// NXDOMAIN. If the client asks for both, it waits for emptyWait.
+	siblingAlone = 300 * time.Millisecond
+	// resolveWait bounds the whole wait of a client.
+	resolveWait = 4 * time.Second
+)
+
+// normalise is the zone's view of a. It returns false if that depends on the
+// sibling: then j waits for it. In observe mode the client does not wait.
+func (j *job) normalise(a answer) (view, bool) {
+	q, n := &j.q, j.q.zone.Normalise
+	if n == nil {
+		return asIs(a.entry, notJudged), true
+	}
+	v, done := n.judge(q, a.entry)
+	if done {
+		return n.shown(a.entry, v), true
+	}
+	sib, known := q.zone.cachedSibling(q, j.srv.clock())
+	switch {
+	case n.observe:
+		j.srv.observe(q, a.entry, sib, known)
+		return asIs(a.entry, notJudged), true
+	case known:
+		q.zone.stats.sibling(fromCache)
+		return n.verdict(a.entry, sib), true
+	}
+	j.waitSibling(a)
+	return view{}, false
+}
+
+// waitSibling makes j wait for the sibling of its answer a.
+func (j *job) waitSibling(a answer) {
+	q, now := &j.q, j.srv.clock()
 	var other Query
 	q.siblingQuery(&other)
-	key, result := other.inflightKey(), make(answers, 1)
-	source := fromInflight
-	first, raced := s.inflight.join(key, result, now)
-	if first {
-		source = fromUpstream
-		x := s.newExchange(&other)
-		x.inflight, x.check = key, raced
-		s.workers.do(x.resolve)
+	other.start = now
+	key := other.inflightKey()
+	wait := q.zone.Normalise.timeout
+	if a.entry.Rcode() == dns.RcodeNameError {
+		wait = min(wait, siblingAlone)
+		if j.srv.inflight.waits(key, j) {
+			wait = emptyWait
+		}
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case a := <-result:
-		return a, source
-	case <-timer.C:
-		s.inflight.leave(key, result)
-		return answer{err: errTimeout}, source
-	case <-s.ctx.Done():
-		s.inflight.leave(key, result)
-		return answer{err: context.Cause(s.ctx)}, source
+	wait = max(min(wait, resolveWait-now.Sub(q.start)), 0)
+	w := &siblingWait{a: a, begin: now, from: fromInflight}
+	j.sibling = w
+	if !j.srv.inflight.has(key) {
+		w.from = fromUpstream
 	}
+	j.timer = time.AfterFunc(wait, func() {
+		if j.srv.inflight.leave(key, j, nil) {
+			j.siblingKnown(answer{err: errTimeout})
+		}
+	})
+	j.srv.background(&other, j)
 }
 
-// answers waits for one answer. Its capacity is 1.
-type answers chan answer
+// siblingKnown ends the wait of j for the sibling, whose answer is a.
+func (j *job) siblingKnown(a answer) {
+	defer j.recoverPanic()
+	j.timer.Stop()
+	q, w := &j.q, j.sibling
+	q.zone.stats.sibling(w.from)
+	q.zone.stats.siblingWaited(j.srv.clock().Sub(w.begin))
+	j.reply(w.a, q.zone.Normalise.verdict(w.a.entry, q.sibling(a, j.srv.clock())))
+}
 
-func (c answers) deliver(a answer, _ bool) { c <- a }
+// sibling is what the answer a says of q's sibling. If that is nothing, an older
+// answer may.
+func (q *Query) sibling(a answer, now time.Time) sibling {
+	if a.err == nil {
+		if sib := (sibling{entry: a.entry, left: q.zone.Normalise.secondsLeft(a)}); sib.hasData() || sib.denies() {
+			return sib
+		}
+	}
+	sib := q.zone.knownSibling(q, now)
+	sib.late = a.err == errTimeout
+	return sib
+}
+
+// askSibling asks for the sibling of q together with q where the reply may
+// depend on it, so that a client that asks for one type only does not wait twice.
+func (s *resolver) askSibling(q *Query) {
+	if !q.zone.Normalise.mayAnswerEmpty(q) {
+		return
+	}
+	if _, known := q.zone.cachedSibling(q, q.start); known {
+		return
+	}
+	var other Query
+	s.background(q.siblingQuery(&other), nil)
+}
+
+// observe judges e, the answer to q, and counts. It waits for the sibling in the
+// background unless that is known.
+func (s *resolver) observe(q *Query, e *cache.Entry, sib sibling, known bool) {
+	o := &observer{srv: s, entry: e, from: fromCache}
+	q.copyTo(&o.q)
+	if known {
+		o.count(sib)
+		return
+	}
+	var other Query
+	if o.from = fromInflight; !s.inflight.has(q.siblingQuery(&other).inflightKey()) {
+		o.from = fromUpstream
+	}
+	s.background(&other, o)
+}
+
+// observer waits for a sibling for the sake of the metrics only.
+type observer struct {
+	srv   *resolver
+	q     Query
+	entry *cache.Entry
+	from  siblingSource
+}
+
+func (o *observer) deliver(a answer) { o.count(o.q.sibling(a, o.srv.clock())) }
+
+func (o *observer) count(sib sibling) {
+	o.q.zone.stats.sibling(o.from)
+	o.q.zone.stats.judged(o.srv.readers, o.q.qtype, o.q.zone.Normalise.verdict(o.entry, sib).result)
+}
 
 // secondsLeft is how long the answer of an exchange is valid.
 func (n *Normalise) secondsLeft(a answer) uint32 {
@@ -402,6 +475,10 @@ func (n *Normalise) secondsLeft(a answer) uint32 {
 	}
 	return left - min(a.age, left)
 }
+
+// lateTTL is the TTL cap in seconds of an NXDOMAIN whose sibling did not come in
+// time.
+const lateTTL = 5
 
 // staleSiblingTTL is the TTL in seconds of a reply that depends on expired data,
 // RFC 8767 §4.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -19,6 +20,7 @@ var (
 	errTimeout  = errors.New("no answer in the time that a client can wait")
 	errFailing  = errors.New("upstream has just failed to answer this")
 	errPanic    = errors.New("panic, see the log")
+	errShutdown = errors.New("nodens is shutting down")
 	errCut      = errors.New("upstream's answer is truncated, and TCP to it fails")
 )
 
@@ -42,93 +44,66 @@ type answer struct {
 //  5. reply.
 //
 // Steps 2 and 3 run once for all jobs that wait for the same answer. A job that
-// joins is queued: it holds no goroutine until the answer arrives.
+// waits is queued on the exchange and holds no goroutine.
 func (j *job) begin() {
 	defer j.recoverPanic()
 	q, z := &j.q, j.q.zone
 	switch {
 	case z.Loop != nil && z.Loop.returned(q):
-		j.srv.workers.do(func() { j.answer(answer{err: errLoop}) })
+		j.answer(answer{err: errLoop})
 	case z.Actions != nil && z.Actions.concern(q):
 		j.srv.workers.do(j.act)
 	default:
-		if x := j.join(); x != nil {
-			j.srv.workers.do(x.resolve)
-		}
+		j.miss()
 	}
 }
 
-// join is step 1: it makes j wait for the answer to its question. It returns nil
-// if a query for it is in flight. Then j may be answered and reused at any time.
-// Otherwise the caller must resolve the exchange that it returns.
-func (j *job) join() *exchange {
+// miss makes j wait for the answer to its question and starts the exchange for
+// it, if none is in flight. Then j may be answered and reused at any time.
+func (j *job) miss() {
 	q := &j.q
 	if q.tcp && j.srv.knownCut(q) {
-		j.srv.workers.do(func() { j.answer(answer{err: errFailing}) })
-		return nil
+		j.answer(answer{err: errFailing})
+		return
 	}
 	key := q.inflightKey()
-	switch n := q.zone.Normalise; {
-	case q.found == cache.Stale:
-		j.timer = time.AfterFunc(staleWait, func() { j.answerEarly(key) })
-	case n != nil && n.mayAnswerEmpty(q):
-		j.timer = time.AfterFunc(emptyWait, func() { j.answerEarly(key) })
+	if wait := q.earlyAfter(); wait > 0 {
+		j.timer = time.AfterFunc(wait, func() { j.answerEarly(key) })
 	}
-	first, raced := j.srv.inflight.join(key, j, q.start)
-	if !first {
-		return nil
+	s := j.srv
+	x, ok := s.inflight.join(key, j, q.start)
+	switch {
+	case !ok:
+		j.answer(answer{err: errShutdown})
+	case x != nil:
+		x.check = x.check || q.found == cache.Fresh
+		x.fill(s, q)
+		s.askSibling(q)
+		s.run(x)
 	}
-	x := j.srv.newExchange(q)
-	x.inflight, x.check = key, raced || q.found == cache.Fresh
-	return x
 }
 
-// resolve is steps 2 to 5: it gets the answer to x and delivers it to all who
-// wait for it.
-func (x *exchange) resolve() {
-	a := answer{err: errPanic}
-	defer func() {
-		if p := recover(); p != nil {
-			x.srv.reportPanic("asking for "+x.m.Question[0].Name, p)
-		}
-		waiting := x.srv.inflight.end(x.inflight, x.srv.clock())
-		for i, w := range waiting {
-			w.deliver(a, i == len(waiting)-1) // 4. and 5.
-		}
-	}()
-	if x.check {
-		if known := x.recheck(); known.entry != nil || known.err != nil {
-			a = known
-			return
-		}
+// run runs x, in a goroutine if it may block.
+func (s *resolver) run(x *exchange) {
+	if x.zone.blocking {
+		s.workers.do(x.run)
+		return
 	}
-	ctx := &deadlineContext{Context: x.srv.ctx, deadline: time.Now().Add(x.srv.timeout)}
-	defer ctx.end()
-	r, err := x.ask(ctx) // 2.
-	a = x.store(r, err)  // 3.
+	x.run()
 }
 
-// recheck looks x up in the cache. The zero answer means a miss.
-func (x *exchange) recheck() answer {
-	switch hit := x.zone.peek(x.key, x.srv.clock(), nil); hit.State {
-	case cache.Fresh:
-		return answer{entry: hit.Entry, plugin: pluginCache, age: hit.Age}
-	case cache.Failed:
-		return answer{err: errFailing}
-	}
-	return answer{}
-}
-
-// deliver implements waiter: it answers j.
-func (j *job) deliver(a answer, mayBlock bool) {
-	if !mayBlock && (j.conn != nil || j.q.zone.Normalise != nil) {
-		j.srv.workers.do(func() { j.answer(a) })
+// deliver implements waiter: it answers j, or tells it the answer for the other
+// address type.
+func (j *job) deliver(a answer) {
+	if j.sibling != nil {
+		j.siblingKnown(a)
 		return
 	}
 	j.answer(a)
 }
 
-// answer makes the reply to j and sends it. A panic becomes SERVFAIL.
+// answer makes the reply to j and sends it, or makes j wait for the answer for
+// the other address type. A panic becomes SERVFAIL.
 func (j *job) answer(a answer) {
 	defer j.recoverPanic()
 	if j.timer != nil {
@@ -139,17 +114,23 @@ func (j *job) answer(a answer) {
 		a.err = j.srv.refuseCut(q)
 	}
 	if a.err != nil {
-		reply, o := j.unanswered(a.err)
+		reply, o := j.srv.unanswered(j.buffer(), q, a.err)
 		j.finish(reply, o)
 		return
 	}
-	v := j.normalise(a.entry)
+	if v, known := j.normalise(a); known {
+		j.reply(a, v)
+	}
+}
+
+// reply ends j with the answer a as v presents it.
+func (j *job) reply(a answer, v view) {
 	if !v.note.set {
 		v.note = a.note
 	}
 	cached := a.plugin == pluginCache
-	reply := appendEntry(j.buffer(), q, a.entry, a.age, cached, v)
-	o := outcome{rcode: replyRcode(reply), plugin: a.plugin, waited: true, lookup: q.zone.missed, normalised: v.result}
+	reply := appendEntry(j.buffer(), &j.q, a.entry, a.age, cached, v)
+	o := outcome{rcode: replyRcode(reply), plugin: a.plugin, waited: true, lookup: j.q.zone.missed, normalised: v.result}
 	if cached {
 		_, o.lookup = hitKind(cache.Hit{Entry: a.entry, State: cache.Fresh})
 	}
@@ -165,56 +146,79 @@ const staleWait = 1800 * time.Millisecond
 // which musl retries.
 const emptyWait = 2 * time.Second
 
+// earlyAfter is when answerEarly is due for q; 0: never.
+func (q *Query) earlyAfter() time.Duration {
+	switch {
+	case q.found == cache.Stale:
+		return staleWait
+	case q.zone.Normalise.mayAnswerEmpty(q):
+		return emptyWait
+	}
+	return 0
+}
+
 // answerEarly answers j without waiting for the query in flight any longer, if
-// there is an expired answer or an empty one for it.
+// there is an expired answer or an empty one for it. That query goes on (RFC 8767
+// §5) and takes a slot.
 func (j *job) answerEarly(key string) {
-	if (j.q.found == cache.Stale || j.srv.answersEmpty(&j.q)) && j.srv.inflight.leave(key, j) {
+	if j.q.found != cache.Stale && !j.srv.answersEmpty(&j.q) {
+		return
+	}
+	if j.srv.inflight.leave(key, j, j.srv.charge) {
 		j.answer(answer{err: errTimeout})
 	}
 }
 
-// normalise is the zone's view of e. If the answer for the other address type
-// decides, it waits for that. In observe mode the client does not wait.
-func (j *job) normalise(e *cache.Entry) view {
-	q, n := &j.q, j.q.zone.Normalise
-	if n == nil {
-		return asIs(e, notJudged)
-	}
-	v, done := n.judge(q, e)
-	switch {
-	case done:
-		return n.shown(e, v)
-	case n.observe:
-		j.observe(e)
-		return asIs(e, notJudged)
-	}
-	begin := j.srv.clock()
-	sib, source := j.srv.findSibling(q, e.Rcode() == dns.RcodeNameError)
-	q.zone.stats.sibling(source)
-	q.zone.stats.siblingWaited(j.srv.clock().Sub(begin))
-	return n.verdict(e, sib)
-}
+// charge gives x a slot: it goes on without the client that started it.
+func (s *resolver) charge(x *exchange) { s.misses.charge(x.zone, x.client.Addr()) }
 
-// observe judges e in the background, and counts.
-func (j *job) observe(e *cache.Entry) {
-	q := new(Query)
-	j.q.copyTo(q)
-	j.lis.jobs.Go(func() {
-		sib, source := j.srv.findSibling(q, e.Rcode() == dns.RcodeNameError)
-		q.zone.stats.sibling(source)
-		q.zone.stats.judged(j.srv.readers, q.qtype, q.zone.Normalise.verdict(e, sib).result)
-	})
+// abandon drops j, whose client is gone.
+func (j *job) abandon() {
+	left, cancelled := j.srv.inflight.abandon(j.q.inflightKey(), j)
+	if !left && j.q.zone.Normalise != nil {
+		var other Query
+		left, cancelled = j.srv.inflight.abandon(j.q.siblingQuery(&other).inflightKey(), j)
+	}
+	if cancelled != nil && cancelled.charged {
+		j.srv.misses.release(cancelled.zone, cancelled.client.Addr())
+	}
+	if left {
+		j.finish(nil, outcome{dropped: true})
+	}
 }
 
 // refresh renews q's answer in the background. A failure leaves the stored
 // answer.
 func (s *resolver) refresh(q *Query) {
-	x := s.newExchange(q)
-	x.inflight = q.inflightKey()
-	if first, _ := s.inflight.join(x.inflight, &refreshed{x.zone, x.key}, q.start); first {
+	if s.background(q, &refreshed{q.zone, bytes.Clone(q.key)}) {
 		q.zone.stats.rest().prefetch.Add(1)
-		s.workers.do(x.resolve)
 	}
+}
+
+// background starts an exchange for q that no client waits for, and reports
+// whether it did. It takes a slot. w, if not nil, gets the answer in any case.
+func (s *resolver) background(q *Query, w waiter) bool {
+	key := q.inflightKey()
+	if s.inflight.joinExisting(key, w) {
+		return false
+	}
+	if err := s.misses.acquire(q.zone, q.client.Addr()); err != nil {
+		if w != nil {
+			w.deliver(answer{err: err})
+		}
+		return false
+	}
+	x, ok := s.inflight.join(key, w, q.start)
+	if x == nil {
+		s.misses.release(q.zone, q.client.Addr())
+		if !ok && w != nil {
+			w.deliver(answer{err: errShutdown})
+		}
+		return false
+	}
+	x.charged = true // x has not started: nothing else reads it
+	s.run(x.fill(s, q))
+	return true
 }
 
 // refreshed waits for a new answer for the sake of the cache only.
@@ -223,35 +227,35 @@ type refreshed struct {
 	key  []byte
 }
 
-func (r *refreshed) deliver(answer, bool) { r.zone.Cache.RefreshDone(r.key) }
+func (r *refreshed) deliver(answer) { r.zone.Cache.RefreshDone(r.key) }
 
 // unanswered makes the reply to a question that no source answered: an expired
 // answer if the zone keeps them for that, or SERVFAIL. It is never REFUSED or
 // FORMERR, which musl's resolver treats as no reply.
-func (j *job) unanswered(err error) ([]byte, outcome) {
-	q, z := &j.q, j.q.zone
-	if hit := z.peek(q.key, j.srv.clock(), nil); hit.State == cache.Stale {
-		return j.staleReply(hit)
+func (s *resolver) unanswered(dst []byte, q *Query, err error) ([]byte, outcome) {
+	z := q.zone
+	if hit := z.peek(q.key, s.clock(), nil); hit.State == cache.Stale {
+		return s.staleReply(dst, q, hit)
 	}
-	if j.srv.answersEmpty(q) {
-		return appendError(j.buffer(), q, dns.RcodeSuccess, emptyNote()),
+	if s.answersEmpty(q) {
+		return appendError(dst, q, dns.RcodeSuccess, emptyNote()),
 			outcome{rcode: dns.RcodeSuccess, waited: true, lookup: z.missed, normalised: repaired}
 	}
-	return appendError(j.buffer(), q, dns.RcodeServerFailure, failureNote(err)),
+	return appendError(dst, q, dns.RcodeServerFailure, failureNote(err)),
 		outcome{rcode: dns.RcodeServerFailure, waited: true, lookup: z.missed}
 }
 
 // staleReply makes the reply of an expired answer. It looks the other address
 // type up in the cache only: upstream has just failed.
-func (j *job) staleReply(hit cache.Hit) ([]byte, outcome) {
-	q, n := &j.q, j.q.zone.Normalise
+func (s *resolver) staleReply(dst []byte, q *Query, hit cache.Hit) ([]byte, outcome) {
+	n := q.zone.Normalise
 	v, done := n.judge(q, hit.Entry)
 	if !done {
-		v = n.verdict(hit.Entry, q.zone.knownSibling(q, j.srv.clock()))
+		v = n.verdict(hit.Entry, q.zone.knownSibling(q, s.clock()))
 	}
 	o := outcome{plugin: pluginCache, stale: true, waited: true, normalised: v.result}
 	v = n.shown(hit.Entry, v).asStale()
-	reply := appendEntry(j.buffer(), q, hit.Entry, hit.Age, true, v)
+	reply := appendEntry(dst, q, hit.Entry, hit.Age, true, v)
 	_, o.lookup = hitKind(hit)
 	o.rcode = replyRcode(reply)
 	return reply, o
@@ -273,7 +277,7 @@ func (s *resolver) refuseCut(q *Query) error {
 	if q.zone.Cache == nil || q.private {
 		return errCut
 	}
-	_, err := q.zone.Cache.PutFailure(q.cutKey(), new(dns.Msg).SetRcode(s.newExchange(q).m, dns.RcodeServerFailure))
+	_, err := q.zone.Cache.PutFailure(q.cutKey(), new(dns.Msg).SetRcode(new(exchange).fill(s, q).m, dns.RcodeServerFailure))
 	return errors.Join(errCut, err)
 }
 
@@ -290,6 +294,8 @@ func failureNote(err error) ede {
 		ae *action.Error
 	)
 	switch {
+	case errors.As(err, new(refusal)):
+		return ede{set: true, code: edeNotReady, text: err.Error()}
 	case errors.As(err, &ae):
 		return ede{set: true, code: edeOther, text: ae.Text}
 	case errors.As(err, &ue):

@@ -30,8 +30,8 @@ type Config struct {
 	Timeout time.Duration
 	// MaxMisses bounds the misses being resolved. Further ones get SERVFAIL.
 	MaxMisses int
-	// MaxMissesPerClient bounds those of one client address in the same way. 0:
-	// an eighth of MaxMisses.
+	// MaxMissesPerClient bounds those of one client address in one zone in the
+	// same way. 0: an eighth of MaxMisses.
 	MaxMissesPerClient int
 
 	// Outside reports whether a Guarded Binding must refuse a client. It is
@@ -117,8 +117,7 @@ type resolver struct {
 	jobs     sync.Pool // of *job
 	buffers  sync.Pool // of *replyBuffer
 	workers  workerPool
-	quota    *quota        // of misses, by client
-	misses   chan struct{} // one token for each miss being resolved
+	misses   *misses
 	inflight inflight
 	ctx      context.Context // ends exchanges after Shutdown's deadline
 }
@@ -131,8 +130,7 @@ func New(c Config) *Server {
 		resolver: resolver{
 			log: c.Logger, metrics: c.Metrics, clock: c.Now, readers: c.Workers, timeout: c.Timeout,
 			identity: c.Identity, outside: c.Outside,
-			quota:  newQuota(c.MaxMissesPerClient),
-			misses: make(chan struct{}, c.MaxMisses),
+			misses: newMisses(c.MaxMisses, c.MaxMissesPerClient),
 			ctx:    ctx,
 		},
 		tcp:       c.TCP,
@@ -249,7 +247,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for _, l := range s.listeners {
 		go func() { stopping <- l.stop(ctx) }()
 	}
-	stopAfter := context.AfterFunc(ctx, s.cancel)
+	stopAfter := context.AfterFunc(ctx, s.abort)
 	defer stopAfter()
 	var errs []error
 	for range s.listeners {
@@ -257,7 +255,15 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	clear(s.listeners)
 	s.retiring.Wait()
-	s.cancel()
+	s.abort()
 	s.workers.close()
 	return errors.Join(errs...)
+}
+
+// abort answers what is still being resolved with SERVFAIL, now and from now on.
+func (s *Server) abort() {
+	s.cancel()
+	for _, w := range s.inflight.close() {
+		w.deliver(answer{err: errShutdown})
+	}
 }

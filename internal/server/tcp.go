@@ -6,9 +6,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,10 +41,23 @@ type tcpConn struct {
 	slots  chan struct{} // one token for each query being resolved
 	jobs   sync.WaitGroup
 	limits TCPTimeouts
-	count  int // of queries, used by the reading goroutine only
+	count  int    // of queries, used by the reading goroutine only
+	frame  []byte // memory of write, used by the reading goroutine only
 
 	mu sync.Mutex // guards w
 	w  *bufio.Writer
+
+	misses tcpMisses
+}
+
+// tcpMisses are the queries of a connection that are being resolved, and the
+// replies to them that are not written yet.
+type tcpMisses struct {
+	mu      sync.Mutex
+	active  map[*job]struct{}
+	frames  []byte // to be written
+	ended   int    // queries that ended and still have their token
+	writing bool   // a worker writes
 }
 
 func (s *Server) listenTCP(ctx context.Context, lis *listener) (*tcpListener, error) {
@@ -102,7 +117,9 @@ func (t *tcpListener) accept(c *net.TCPConn) {
 		slots:  make(chan struct{}, t.srv.tcp.Pipeline),
 		limits: t.lis.table.Load().tcp,
 		w:      bufio.NewWriter(c),
+		misses: tcpMisses{active: make(map[*job]struct{})},
 	}
+	context.AfterFunc(ctx, conn.abandon)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.finished || len(t.conns) >= t.srv.tcp.Connections || t.clients[conn.client.Addr()] >= t.srv.tcp.PerClient {
@@ -219,6 +236,9 @@ func (c *tcpConn) read(r *bufio.Reader, buf []byte) (msg []byte, whole, ok bool)
 	}
 	var prefix [2]byte
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
+		if errors.Is(err, unix.ECONNRESET) {
+			c.cancel() // the client is gone and waits for no reply
+		}
 		return nil, false, false
 	}
 	n := int(binary.BigEndian.Uint16(prefix[:]))
@@ -282,33 +302,86 @@ func (c *tcpConn) answer(q *Query, msg []byte, whole bool, out []byte, more bool
 	case <-c.ctx.Done():
 		return out, false
 	}
+	if err := s.misses.acquire(q.zone, q.client.Addr()); err != nil {
+		<-c.slots
+		out = s.reject(out, s.readers, q, err)
+		return out, c.write(out, true) == nil
+	}
 	c.jobs.Add(1)
 	j := s.newJob(q)
 	j.conn = c
+	c.misses.mu.Lock()
+	c.misses.active[j] = struct{}{}
+	c.misses.mu.Unlock()
 	s.start(c.t.lis, j)
 	return out, true
 }
 
-// reply sends the reply of a miss.
-func (c *tcpConn) reply(msg []byte) error { return c.write(msg, true) }
-
-// done ends one miss of the connection.
-func (c *tcpConn) done() {
-	<-c.slots
-	c.jobs.Done()
+// finish ends j. A worker writes its reply, nil for none, since the client may
+// not read.
+func (c *tcpConn) finish(j *job, reply []byte) {
+	m := &c.misses
+	m.mu.Lock()
+	delete(m.active, j)
+	if reply != nil {
+		m.frames = binary.BigEndian.AppendUint16(m.frames, uint16(len(reply)))
+		m.frames = append(m.frames, reply...)
+	}
+	m.ended++
+	start := !m.writing
+	m.writing = true
+	m.mu.Unlock()
+	if start {
+		c.t.srv.workers.do(c.writeReplies)
+	}
 }
 
-// write writes one frame. It closes the connection of a client that does not
-// read.
+// writeReplies writes replies until there are none.
+func (c *tcpConn) writeReplies() {
+	m := &c.misses
+	for {
+		m.mu.Lock()
+		frames, ended := m.frames, m.ended
+		m.frames, m.ended, m.writing = nil, 0, ended > 0
+		m.mu.Unlock()
+		if ended == 0 {
+			return
+		}
+		if len(frames) > 0 && c.writeFrames(frames, true) != nil {
+			c.t.srv.metrics.sendErrors.Add(1)
+		}
+		for range ended {
+			<-c.slots
+			c.jobs.Done()
+		}
+	}
+}
+
+// abandon drops what is being resolved for a client that is gone.
+func (c *tcpConn) abandon() {
+	c.misses.mu.Lock()
+	active := slices.Collect(maps.Keys(c.misses.active))
+	c.misses.mu.Unlock()
+	for _, j := range active {
+		j.abandon()
+	}
+}
+
+// write writes one reply.
 func (c *tcpConn) write(msg []byte, flush bool) error {
+	frame := binary.BigEndian.AppendUint16(c.frame[:0], uint16(len(msg)))
+	c.frame = append(frame, msg...)
+	return c.writeFrames(c.frame, flush)
+}
+
+// writeFrames writes framed replies. It closes the connection of a client that
+// does not read.
+func (c *tcpConn) writeFrames(frames []byte, flush bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	err := c.c.SetWriteDeadline(time.Now().Add(c.limits.Write))
 	if err == nil {
-		_, err = c.w.Write(binary.BigEndian.AppendUint16(c.w.AvailableBuffer(), uint16(len(msg))))
-	}
-	if err == nil {
-		_, err = c.w.Write(msg)
+		_, err = c.w.Write(frames)
 	}
 	if err == nil && flush {
 		err = c.w.Flush()

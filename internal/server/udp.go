@@ -27,6 +27,7 @@ type udpSocket struct {
 	b      *batch
 	q      Query
 	mem    lookupMemory
+	misses []*job // of the batch
 
 	// Results of the callbacks below. The callbacks are made once, so that
 	// waiting for the socket does not allocate.
@@ -145,6 +146,16 @@ func (u *udpSocket) answer(fd uintptr, n int) {
 	for i := range n {
 		u.handle(i, now)
 	}
+	u.sendHits(fd, now)
+	for i, j := range u.misses {
+		u.misses[i] = nil
+		u.srv.start(u.lis, j)
+	}
+	u.misses = u.misses[:0]
+}
+
+// sendHits sends the queued replies of a batch read at the given time.
+func (u *udpSocket) sendHits(fd uintptr, now time.Time) {
 	if u.queued == 0 {
 		return
 	}
@@ -188,22 +199,27 @@ func (u *udpSocket) handle(i int, now time.Time) {
 	q.client = u.b.client(i)
 	s := &u.b.slots[i]
 	out, ok := u.srv.tryHit(s.out[:0], u.lis, u.reader, q, v)
-	if ok {
-		s.out = out
-		u.b.queue(u.queued, i)
-		u.queued++
-		return
+	if !ok {
+		err := u.srv.misses.acquire(q.zone, q.client.Addr())
+		if err == nil {
+			u.miss(i)
+			return
+		}
+		out = u.srv.reject(out, u.reader, q, err)
 	}
-	u.miss(i)
+	s.out = out
+	u.b.queue(u.queued, i)
+	u.queued++
 }
 
-// miss starts the resolution of the i-th datagram's query.
+// miss notes the i-th datagram's query, which has a slot, to be resolved after
+// the hits of the batch.
 func (u *udpSocket) miss(i int) {
 	j := u.srv.newJob(&u.q)
 	j.sa, j.saLen = u.b.slots[i].name, u.b.rx[i].hdr.Namelen
 	j.control = append(j.control[:0], u.b.control(i)...)
 	j.sock = u
-	u.srv.start(u.lis, j)
+	u.misses = append(u.misses, j)
 }
 
 // sendQueued sends the remaining queued replies. It returns false if the socket

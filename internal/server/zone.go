@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -18,6 +19,13 @@ import (
 // must not modify m, nor keep it after it returns.
 type Source interface {
 	Exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error)
+}
+
+// Starter is a Source that needs no goroutine to wait for an answer.
+type Starter interface {
+	// Start is Exchange, until end at the latest. It calls done once, unless
+	// cancel was called before. done does not block.
+	Start(m *dns.Msg, end time.Time, done func(*dns.Msg, error)) (cancel func())
 }
 
 // ClientSource is a source that may look at the client and look up other names.
@@ -50,6 +58,7 @@ type Zone struct {
 
 	uncounted bool // in no metric
 
+	active atomic.Int64 // slots of misses that it takes
 	serial uint32 // distinguishes equal questions of different zones in flight
 }
 
@@ -87,6 +96,7 @@ type boundZone struct {
 
 	plugins   []int  // of Sources, indexes into pluginLabels
 	perClient bool   // a source looks at the client
+	blocking  bool   // a source may block
 	missed    lookup // how a lookup that ends in a miss is counted
 }
 
@@ -153,6 +163,8 @@ func (t *zoneTable) bind(z *Zone, stats *zoneStats) *boundZone {
 	for _, src := range z.Sources {
 		b.plugins = append(b.plugins, pluginIndex(src.Name))
 		b.perClient = b.perClient || src.Client != nil && src.Client.PerClient()
+		_, starts := src.Source.(Starter)
+		b.blocking = b.blocking || !starts
 	}
 	return b
 }
