@@ -1,0 +1,38 @@
+// Package outage drills the most ordinary failure: the upstream is dead, slow
+// or loses packets, the daemon runs in a container's memory limit, and clients
+// go on asking. Hits must be answered, every miss must get a reply, and the
+// kernel must kill nothing. CoreDNS and unbound run the same drill for
+// comparison.
+//
+// By default each drill lasts a few seconds; -full makes it a minute.
+package outage
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/nodens-dns/nodens/internal/lab"
+)
+
+var (
+	full  = flag.Bool("full", false, "run every drill for 60 s, with all loads")
+	peers = flag.Bool("peers", false, "run CoreDNS and unbound beside nodens")
+	only  = flag.String("drill", "", "run only the drills whose name contains this")
+	limit = flag.String("limits", "", "memory limits in MiB, comma-separated (default 64,128)")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(lab.Main(m))
+}
+
+// nodens is built without the race detector, which needs memory of its own.
+var nodens = lab.Nodens()
+
+// Addresses in the one namespace of a drill. Clients are in 127.0.1.0/24.
+const (
+	server   = "127.0.0.1:53"
+	metrics  = "127.0.0.1:9253"
+	upstream = "10.53.0.1:53"
+)

@@ -1,0 +1,197 @@
+package outage
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/lab"
+)
+
+// drill is one upstream failure under one load and one memory limit.
+type drill struct {
+	behaviour behaviour
+	name      string
+	extra     string // directives of nodens's Corefile
+	load      load
+	limit     int64 // of memory, in bytes
+}
+
+const hitRate = 1000 // per second, of names that are cached
+
+func drills() []drill {
+	loads := []load{{1, 500}, {2, 1000}, {50, 50000}}
+	var all []drill
+	for _, mib := range limits() {
+		for _, b := range []struct {
+			behaviour
+			name, extra string
+		}{
+			{dead, "dead", ""},
+			{slow, "500 ms", ""},
+			{lossy, "50% loss", ""},
+			{dropsAAAA, "AAAA dropped, normalize", " normalize\n"},
+		} {
+			for _, l := range loads {
+				all = append(all, drill{b.behaviour, b.name, b.extra, l, mib << 20})
+			}
+		}
+	}
+	return all
+}
+
+func limits() []int64 {
+	if *limit == "" {
+		return []int64{64, 128}
+	}
+	var all []int64
+	for s := range strings.SplitSeq(*limit, ",") {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			panic(err) // a typing error on the command line
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+func (d drill) String() string {
+	return fmt.Sprintf("%d MiB, %s, %v", d.limit>>20, d.name, d.load)
+}
+
+// result is what one subject did in one drill.
+type result struct {
+	hits, misses tally
+	kills        int
+	peak, after  int64         // bytes, as read every 100 ms and after the drill
+	before       int64         // bytes, before the drill
+	back         time.Duration // from the return of the upstream to the first answer
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("hits %6.2f%%  misses answered %6.2f%% (good %5.1f%%) longest %4d ms  OOM %d  MiB %3d before %3d peak %3d after  back in %4d ms",
+		r.hits.share(), r.misses.share(), r.misses.good(), r.misses.longest.Milliseconds(), r.kills, r.before>>20, r.peak>>20, r.after>>20, r.back.Milliseconds())
+}
+
+// TestOutage runs all drills and holds nodens to the goals. The peers are shown
+// only.
+func TestOutage(t *testing.T) {
+	for _, d := range drills() {
+		if !strings.Contains(d.String(), *only) {
+			continue
+		}
+		t.Run(d.String(), func(t *testing.T) {
+			r := d.run(t, "nodens")
+			t.Logf("nodens  %v", r)
+			r.judge(t)
+			if *peers && d.extra == "" {
+				t.Logf("coredns %v", d.run(t, "coredns"))
+				t.Logf("unbound %v", d.run(t, "unbound"))
+			}
+		})
+	}
+}
+
+// judge holds a result to the goals.
+func (r result) judge(t *testing.T) {
+	t.Helper()
+	if r.kills > 0 {
+		t.Errorf("the kernel killed %d processes for want of memory", r.kills)
+	}
+	if r.hits.share() < 99.5 {
+		t.Errorf("%.2f%% of the hits were answered, want 99.5%%", r.hits.share())
+	}
+	if r.misses.answered < r.misses.sent {
+		t.Errorf("%d of %d misses got no reply", r.misses.sent-r.misses.answered, r.misses.sent)
+	}
+	const slack = 250 * time.Millisecond // a busy machine
+	if r.misses.longest > 4*time.Second+slack {
+		t.Errorf("a miss was answered after %v, want 4 s", r.misses.longest)
+	}
+	if r.back > time.Second+slack {
+		t.Errorf("the first lookup succeeded %v after the upstream came back, want 1 s", r.back)
+	}
+}
+
+func (d drill) run(t *testing.T, name string) (r result) {
+	t.Helper()
+	n := lab.NewNetns(t, "node")
+	n.AddAddrs(t, "lo", strings.TrimSuffix(upstream, ":53")+"/32")
+	u := startUpstream(t, n)
+	s := startSubject(t, n, name, d.limit, d.extra)
+	r.before = s.anonymous(t)
+	length := 4 * time.Second
+	if *full {
+		length = time.Minute
+	}
+	u.set(d.behaviour)
+	stop := make(chan struct{})
+	peak := make(chan int64)
+	go func() { peak <- s.watchPeak(t, stop) }()
+	r.misses, r.hits = d.load.run(t, n, length, hitRate)
+	close(stop)
+	r.peak = <-peak
+	u.set(answers)
+	r.back = untilBack(t, n, missName(drillSeq.Load(), 0, 1))
+	if *full {
+		time.Sleep(30 * time.Second) // what the goal gives it
+	}
+	r.kills, r.after = s.oomKills(t), s.anonymous(t)
+	s.Kill()
+	return r
+}
+
+// watchPeak returns the most memory seen until stop is closed.
+func (s *subject) watchPeak(t *testing.T, stop <-chan struct{}) (peak int64) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return peak
+		case <-tick.C:
+			peak = max(peak, s.anonymous(t))
+		}
+	}
+}
+
+// warm asks for the names of the hits until all are answered: they are cached
+// then.
+func warm(t *testing.T, n *lab.Netns) {
+	t.Helper()
+	for seq := range 100 {
+		if !succeeds(t, n, hitName(seq), lab.Patience) {
+			t.Fatalf("%s is not answered", hitName(seq))
+		}
+	}
+}
+
+// untilBack is the time until names are answered again: one that nobody asked
+// before, and one that failed in the outage.
+func untilBack(t *testing.T, n *lab.Netns, failed string) time.Duration {
+	t.Helper()
+	start := time.Now()
+	succeeds(t, n, fmt.Sprintf("back%d.example", drillSeq.Add(1)), patience)
+	succeeds(t, n, failed, patience)
+	return time.Since(start)
+}
+
+// succeeds asks for name every 20 ms until it is answered with NOERROR, and
+// reports whether that was in time.
+func succeeds(t *testing.T, n *lab.Netns, name string, within time.Duration) bool {
+	t.Helper()
+	c := newClient(t, n, 200, typeA, func(int) string { return name })
+	start := time.Now()
+	buf := make([]byte, 512)
+	for id := uint16(1); time.Since(start) < within; id++ {
+		_, _ = c.conn.Write(question(id, name, c.qtype))
+		_ = c.conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+		if k, err := c.conn.Read(buf); err == nil && k > headerLen && buf[3]&15 == 0 {
+			_ = c.conn.Close()
+			return true
+		}
+	}
+	return false
+}
