@@ -26,11 +26,12 @@ type waiter interface {
 	deliver(answer)
 }
 
-// has reports whether key is in flight.
-func (f *inflight) has(key string) bool {
+// awaited reports whether something waits for key.
+func (f *inflight) awaited(key string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.byKey[key] != nil
+	x := f.byKey[key]
+	return x != nil && len(x.waiting) > 0
 }
 
 // joinExisting makes w, if not nil, wait for the answer of key if that is in

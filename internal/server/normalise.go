@@ -130,7 +130,7 @@ func (n *Normalise) judgeDenial(e *cache.Entry, d denial) (view, bool) {
 	case d.nsec && !d.nxname:
 		return asIs(e, outDNSSEC), true
 	case d.nxname:
-		return n.nxdomain(e, noMaxTTL), true
+		return n.nxdomain(e), true
 	}
 	return view{}, false
 }
@@ -214,15 +214,19 @@ func (n *Normalise) verdict(e *cache.Entry, s sibling) view {
 	case nxdomain:
 		return asIs(e, kept)
 	case s.denies():
-		return n.nxdomain(e, s.left)
+		v := n.nxdomain(e)
+		// The name may have data of other types. Without a SOA, a resolver between
+		// the client and nodens does not cache the NXDOMAIN (RFC 2308 §5).
+		v.bare = true
+		return v
 	}
 	return view{rcode: e.Rcode(), maxTTL: n.ttl, result: siblingUnknown}
 }
 
 // nxdomain is the view of an empty answer for a name that does not exist.
-func (n *Normalise) nxdomain(e *cache.Entry, left uint32) view {
+func (n *Normalise) nxdomain(e *cache.Entry) view {
 	return view{
-		rcode: dns.RcodeNameError, maxTTL: min(left, n.boundTTL(e)), result: rewritten,
+		rcode: dns.RcodeNameError, maxTTL: n.boundTTL(e), result: rewritten,
 		note: ede{set: true, code: edeSynthesized, text: "empty answer, and the name has no address of either type"},
 	}
 }
@@ -366,6 +370,7 @@ func (j *job) normalise(a answer) (view, bool) {
 		return asIs(a.entry, notJudged), true
 	case known:
 		q.zone.stats.sibling(fromCache)
+		q.zone.stats.siblingWaited(0)
 		return n.verdict(a.entry, sib), true
 	}
 	j.waitSibling(a)
@@ -389,7 +394,7 @@ func (j *job) waitSibling(a answer) {
 	wait = max(min(wait, resolveWait-now.Sub(q.start)), 0)
 	w := &siblingWait{a: a, begin: now, from: fromInflight}
 	j.sibling = w
-	if !j.srv.inflight.has(key) {
+	if !j.srv.inflight.awaited(key) {
 		w.from = fromUpstream
 	}
 	j.timer = time.AfterFunc(wait, func() {
@@ -423,10 +428,10 @@ func (q *Query) sibling(a answer, now time.Time) sibling {
 	return sib
 }
 
-// askSibling asks for the sibling of q together with q where the reply may
-// depend on it, so that a client that asks for one type only does not wait twice.
+// askSibling asks for AAAA together with q, an A question, where the reply may
+// depend on both: a client that asks for A only does not wait twice.
 func (s *resolver) askSibling(q *Query) {
-	if !q.zone.Normalise.mayAnswerEmpty(q) {
+	if q.qtype != dns.TypeA || !q.zone.Normalise.mayAnswerEmpty(q) {
 		return
 	}
 	if _, known := q.zone.cachedSibling(q, q.start); known {
@@ -446,7 +451,7 @@ func (s *resolver) observe(q *Query, e *cache.Entry, sib sibling, known bool) {
 		return
 	}
 	var other Query
-	if o.from = fromInflight; !s.inflight.has(q.siblingQuery(&other).inflightKey()) {
+	if o.from = fromInflight; !s.inflight.awaited(q.siblingQuery(&other).inflightKey()) {
 		o.from = fromUpstream
 	}
 	s.background(&other, o)

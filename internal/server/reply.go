@@ -39,6 +39,7 @@ func (q *Query) optLen(note ede) int {
 type view struct {
 	rcode  int // of the reply
 	maxTTL uint32
+	bare   bool // the question only, without the records of the entry
 	note   ede
 	result normalised
 }
@@ -69,9 +70,16 @@ func appendEntry(dst []byte, q *Query, entry *cache.Entry, age uint32, cached bo
 	}
 	binary.BigEndian.PutUint16(msg[2:], replyFlags(flags, q, cached))
 	copy(msg[headerLen:], q.name)
-	entry.AgeTTLs(msg, age)
-	if v.maxTTL != noMaxTTL {
-		capTTLs(msg, v.maxTTL)
+	switch {
+	case v.bare:
+		clear(msg[6:headerLen])
+		msg = msg[:headerLen+len(q.name)+4]
+		dst = dst[:start+len(msg)]
+	default:
+		entry.AgeTTLs(msg, age)
+		if v.maxTTL != noMaxTTL {
+			capTTLs(msg, v.maxTTL)
+		}
 	}
 
 	reserve := 0
