@@ -162,7 +162,7 @@ func (s *subject) watchPeak(t *testing.T, stop <-chan struct{}) (peak int64) {
 func warm(t *testing.T, n *lab.Netns) {
 	t.Helper()
 	for seq := range 100 {
-		if !succeeds(t, n, hitName(seq), lab.Patience) {
+		if !succeeds(t, n, hitName(seq), lab.QueryTimeout) {
 			t.Fatalf("%s is not answered", hitName(seq))
 		}
 	}
