@@ -37,12 +37,15 @@ func (o outcome) why() string {
 	return o.err.Error()
 }
 
+// client queries servers, with two attempts.
+type client struct{ timeout time.Duration }
+
 // query sends q, and once more if there is no reply. Any reply counts, whatever
 // its response code.
-func (e *examination) query(ctx context.Context, from place, network string, server netip.AddrPort, q *dns.Msg) outcome {
+func (c client) query(ctx context.Context, from place, network string, server netip.AddrPort, q *dns.Msg) outcome {
 	var o outcome
 	for range 2 {
-		if o = exchange(ctx, from, network, server, q, e.Timeout); o.answered() || ctx.Err() != nil {
+		if o = exchange(ctx, from, network, server, q, c.timeout); o.answered() || ctx.Err() != nil {
 			return o
 		}
 	}
@@ -103,18 +106,24 @@ const unnamed = "a server that does not identify itself"
 func isNodens(who string) bool { return strings.HasPrefix(who, "nodens ") }
 
 // identify returns the name of a server, or "" if it does not answer at all.
-func (e *examination) identify(ctx context.Context, from place, network string, server netip.AddrPort) (who string, o outcome) {
-	o = e.query(ctx, from, network, server, chaos("id.server."))
+func (c client) identify(ctx context.Context, from place, network string, server netip.AddrPort) (who string, o outcome) {
+	o = c.query(ctx, from, network, server, chaos("id.server."))
 	if !o.answered() {
 		return "", o
 	}
 	if s := txt(o.reply); isNodens(s) {
 		return s, o
 	}
-	if v := txt(e.query(ctx, from, network, server, chaos("version.bind.")).reply); v != "" {
+	if v := txt(c.query(ctx, from, network, server, chaos("version.bind.")).reply); v != "" {
 		return v, o
 	}
 	return unnamed, o
+}
+
+// accepts reports whether the server accepts TCP connections.
+func (c client) accepts(ctx context.Context, from place, server netip.AddrPort) bool {
+	o := exchange(ctx, from, "tcp", server, question(".", dns.TypeNS), c.timeout)
+	return o.answered() || !isDialError(o.err)
 }
 
 // txt returns the text of a TXT reply, or "".

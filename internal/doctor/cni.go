@@ -52,9 +52,9 @@ func isZero(r netlink.Route) bool {
 	return ones == 0
 }
 
-func (e *examination) checkMTU(p pod, l podLinkInfo) {
-	if l.mtu > 0 && l.mtu < minMTU {
-		e.find(p.view, "small-mtu", fmt.Sprintf("the MTU of its link %s is %d", l.name, l.mtu))
+func (e *podExamination) checkMTU() {
+	if l := e.link; l.mtu > 0 && l.mtu < minMTU {
+		e.find(e.view, "small-mtu", fmt.Sprintf("the MTU of its link %s is %d", l.name, l.mtu))
 	}
 }
 
@@ -66,8 +66,8 @@ type interception struct {
 
 // findInterception looks for a BPF program on the host's end of the pod's link. If
 // there is none, the host's stack gets the packets and ok is false.
-func (e *examination) findInterception(l podLinkInfo) (s interception, ok bool) {
-	progs, host, err := programsOn(l.peer)
+func (e *podExamination) findInterception() (s interception, ok bool) {
+	progs, host, err := programsOn(e.link.peer)
 	if err != nil {
 		e.unexamined(fmt.Sprintf("BPF programs on the host's end of the pod's link: %v", err))
 	}

@@ -17,8 +17,8 @@ const (
 
 // examineConntrack checks the fill level of the table and the drops since before.
 func (e *examination) examineConntrack(before uint64) {
-	count, okCount := e.procNumber("sys/net/netfilter/nf_conntrack_count")
-	limit, okLimit := e.procNumber("sys/net/netfilter/nf_conntrack_max")
+	count, okCount := e.proc.number("sys/net/netfilter/nf_conntrack_count")
+	limit, okLimit := e.proc.number("sys/net/netfilter/nf_conntrack_max")
 	if !okCount || !okLimit || limit == 0 {
 		return // connection tracking is not in use
 	}
@@ -30,7 +30,7 @@ func (e *examination) examineConntrack(before uint64) {
 	case share >= conntrackHigh:
 		e.find(nodeView, "conntrack-full", what)
 	}
-	after := e.conntrackDrops()
+	after := e.proc.conntrackDrops()
 	if after > before {
 		e.find(nodeView, "conntrack-drops", fmt.Sprintf("connection tracking dropped %d packets while doctor ran, %d since boot", after-before, after))
 	} else if after > 0 {
@@ -38,8 +38,9 @@ func (e *examination) examineConntrack(before uint64) {
 	}
 }
 
-func (e *examination) procNumber(path string) (uint64, bool) {
-	b, err := os.ReadFile(filepath.Join(e.Proc, path))
+// number reads a file with one decimal number.
+func (proc procfs) number(path string) (uint64, bool) {
+	b, err := os.ReadFile(filepath.Join(string(proc), path))
 	if err != nil {
 		return 0, false
 	}
@@ -49,8 +50,8 @@ func (e *examination) procNumber(path string) (uint64, bool) {
 
 // conntrackDrops returns the packets that connection tracking has dropped on all
 // CPUs: insert_failed, drop and early_drop.
-func (e *examination) conntrackDrops() uint64 {
-	b, err := os.ReadFile(filepath.Join(e.Proc, "net/stat/nf_conntrack"))
+func (proc procfs) conntrackDrops() uint64 {
+	b, err := os.ReadFile(filepath.Join(string(proc), "net/stat/nf_conntrack"))
 	if err != nil {
 		return 0
 	}

@@ -173,7 +173,7 @@ func TestOpenPod(t *testing.T) {
 	process("300", "0::/kubepods/podbbbbbbbb-0000/dddddddd\n", false)
 	write(t, filepath.Join(proc, "300/comm"), "pause\n")
 	process("60", "0::/user.slice\n", false) // not a pod
-	e := &examination{Config: Config{Proc: proc}}
+	fs := procfs(proc)
 	for _, tc := range []struct {
 		spec string
 		pid  int
@@ -191,7 +191,7 @@ func TestOpenPod(t *testing.T) {
 		{"abcdefab", 0, errNoPod.Error()},
 		{"99", 99, "no such file"},
 	} {
-		p, err := e.openPod(tc.spec)
+		p, err := fs.openPod(tc.spec)
 		if p.pid != tc.pid || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: pid %d, %v; want %d, %q", tc.spec, p.pid, err, tc.pid, tc.err)
 		}

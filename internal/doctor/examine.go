@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -113,6 +114,8 @@ type RedirectState struct {
 type examination struct {
 	Config
 	*notes
+	client
+	proc    procfs
 	node    place
 	served  map[netip.AddrPort]string // server that answers the node, by local IP; "": none
 	alive   []netip.AddrPort          // upstreams of the root zone that answer
@@ -126,13 +129,13 @@ func Examine(ctx context.Context, cfg Config) *Report {
 	cfg.setDefaults()
 	e := &examination{
 		Config: cfg, notes: &notes{views: append([]string{nodeView}, cfg.Pods...)},
-		node: place{view: nodeView}, served: make(map[netip.AddrPort]string),
+		client: client{cfg.Timeout}, proc: procfs(cfg.Proc), node: place{view: nodeView}, served: make(map[netip.AddrPort]string),
 	}
 	if e.ConfigError != nil {
 		e.find(nodeView, "config-invalid", e.ConfigError.Error())
 	}
 	e.examineNode(ctx)
-	parallel(func() { e.examineSearch(ctx, e.node, e.search, nil) }, func() { e.examinePods(ctx) })
+	parallel(func() { e.examineSearch(ctx, nodeView, e.search, nil) }, func() { e.examinePods(ctx) })
 	return e.sorted()
 }
 
@@ -150,10 +153,25 @@ func (c *Config) setDefaults() {
 	}
 }
 
+// own reports whether addr is one of the daemon's.
+func (c *Config) own(addr netip.AddrPort) bool { return slices.Contains(c.Addresses, addr) }
+
+// orAny returns addrs, or the local IPs and loopback if addrs is empty.
+func (c *Config) orAny(addrs []netip.Addr) []netip.Addr {
+	if len(addrs) > 0 {
+		return addrs
+	}
+	addrs = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
+	for _, a := range c.Addresses {
+		addrs = append(addrs, a.Addr())
+	}
+	return addrs
+}
+
 // examineNode examines the node. It must run before pods are examined.
 func (e *examination) examineNode(ctx context.Context) {
 	files := e.resolvConfs()
-	before := e.conntrackDrops()
+	before := e.proc.conntrackDrops()
 	parallel(
 		func() { e.examineServing(ctx) },
 		func() { e.examineUpstreams(ctx, files) },

@@ -84,6 +84,13 @@ func (n *notes) unexamined(what string) {
 	n.report.Unexamined = append(n.report.Unexamined, what)
 }
 
+// has reports whether there is a finding of kind id already.
+func (n *notes) has(id string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.ContainsFunc(n.report.Findings, func(f Finding) bool { return f.ID == id })
+}
+
 // sorted returns the report: the node first, the highest severity first.
 func (n *notes) sorted() *Report {
 	n.mu.Lock()

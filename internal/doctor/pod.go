@@ -29,38 +29,41 @@ var errNoPod = errors.New("no process of a pod is visible from here (hostPID)")
 // minID is the minimum length of the beginning of a container's or a pod's ID.
 const minID = 6
 
+// procfs is the mount point of proc.
+type procfs string
+
+func (proc procfs) path(pid int, name string) string {
+	return filepath.Join(string(proc), strconv.Itoa(pid), name)
+}
+
 // openPod finds the pod that spec names, see Config.Pods.
-func (e *examination) openPod(spec string) (pod, error) {
+func (proc procfs) openPod(spec string) (pod, error) {
 	p := pod{place: place{view: spec}}
 	path := spec
 	var err error
 	switch pid, nerr := strconv.Atoi(spec); {
 	case nerr == nil:
-		p.pid, path = pid, e.netnsOf(pid)
+		p.pid, path = pid, proc.path(pid, "ns/net")
 	case strings.Contains(spec, "/"):
-		p.pid = e.processIn(spec)
+		p.pid = proc.processIn(spec)
 	default:
-		if p.pid, err = e.processOf(spec); err != nil {
+		if p.pid, err = proc.processOf(spec); err != nil {
 			return p, err
 		}
-		path = e.netnsOf(p.pid)
+		path = proc.path(p.pid, "ns/net")
 	}
-	if sameFile(path, e.ownNetns()) {
+	if sameFile(path, proc.ownNetns()) {
 		return p, errHostNetwork
 	}
 	p.netns, err = os.Open(path)
 	return p, err
 }
 
-func (e *examination) netnsOf(pid int) string {
-	return filepath.Join(e.Proc, strconv.Itoa(pid), "ns/net")
-}
-
-func (e *examination) ownNetns() string { return filepath.Join(e.Proc, "thread-self/ns/net") }
+func (proc procfs) ownNetns() string { return filepath.Join(string(proc), "thread-self/ns/net") }
 
 // processes returns all process IDs in ascending order.
-func (e *examination) processes() []int {
-	dirs, _ := filepath.Glob(filepath.Join(e.Proc, "[0-9]*")) // the pattern is valid
+func (proc procfs) processes() []int {
+	dirs, _ := filepath.Glob(filepath.Join(string(proc), "[0-9]*")) // the pattern is valid
 	var pids []int
 	for _, d := range dirs {
 		if pid, err := strconv.Atoi(filepath.Base(d)); err == nil {
@@ -72,9 +75,9 @@ func (e *examination) processes() []int {
 }
 
 // processIn returns a process in a network namespace, or 0 if none is visible.
-func (e *examination) processIn(netns string) int {
-	for _, pid := range e.processes() {
-		if sameFile(netns, e.netnsOf(pid)) {
+func (proc procfs) processIn(netns string) int {
+	for _, pid := range proc.processes() {
+		if sameFile(netns, proc.path(pid, "ns/net")) {
 			return pid
 		}
 	}
@@ -84,20 +87,19 @@ func (e *examination) processIn(netns string) int {
 // processOf finds a process by its cgroup. It returns one of the container or pod
 // whose ID begins with id. For Auto it returns one of any pod that is not in the
 // host's network.
-func (e *examination) processOf(id string) (int, error) {
+func (proc procfs) processOf(id string) (int, error) {
 	if id != Auto && len(id) < minID {
 		return 0, fmt.Errorf("want a process ID, a path, or at least %d characters of a container's or a pod's ID", minID)
 	}
 	pause := 0
-	for _, pid := range e.processes() {
-		dir := filepath.Join(e.Proc, strconv.Itoa(pid))
-		cgroup, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+	for _, pid := range proc.processes() {
+		cgroup, err := os.ReadFile(proc.path(pid, "cgroup"))
 		switch {
 		case err != nil:
 		case id != Auto && namesID(string(cgroup), id):
 			return pid, nil
-		case id != Auto || !strings.Contains(string(cgroup), "kubepods") || sameFile(e.netnsOf(pid), e.ownNetns()):
-		case isPause(dir): // it does not have the files of the pod's containers
+		case id != Auto || !strings.Contains(string(cgroup), "kubepods") || sameFile(proc.path(pid, "ns/net"), proc.ownNetns()):
+		case proc.isPause(pid): // it does not have the files of the pod's containers
 			pause = pid
 		default:
 			return pid, nil
@@ -110,8 +112,8 @@ func (e *examination) processOf(id string) (int, error) {
 }
 
 // isPause reports whether a process only holds a pod's namespaces.
-func isPause(dir string) bool {
-	comm, err := os.ReadFile(filepath.Join(dir, "comm"))
+func (proc procfs) isPause(pid int) bool {
+	comm, err := os.ReadFile(proc.path(pid, "comm"))
 	return err == nil && strings.TrimSpace(string(comm)) == "pause"
 }
 
@@ -137,16 +139,16 @@ func sameFile(a, b string) bool {
 	return unix.Stat(a, &sa) == nil && unix.Stat(b, &sb) == nil && sa.Dev == sb.Dev && sa.Ino == sb.Ino
 }
 
-// podResolvConf reads the resolv.conf that the pod's libc reads.
-func (e *examination) podResolvConf(p pod) (resolvConf, bool) {
-	if p.pid == 0 {
-		e.unexamined(fmt.Sprintf("%s: resolv.conf: no process of this namespace is visible", p.view))
+// resolvConf reads the resolv.conf that the pod's libc reads.
+func (e *podExamination) resolvConf() (resolvConf, bool) {
+	if e.pid == 0 {
+		e.unexamined(fmt.Sprintf("%s: resolv.conf: no process of this namespace is visible", e.view))
 		return resolvConf{}, false
 	}
-	text, err := readInRoot(filepath.Join(e.Proc, strconv.Itoa(p.pid), "root"), "etc/resolv.conf")
+	text, err := readInRoot(e.proc.path(e.pid, "root"), "etc/resolv.conf")
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			e.unexamined(fmt.Sprintf("%s: resolv.conf: %v", p.view, err))
+			e.unexamined(fmt.Sprintf("%s: resolv.conf: %v", e.view, err))
 		}
 		return resolvConf{}, false
 	}

@@ -8,11 +8,18 @@ import (
 	"slices"
 )
 
+// podExamination examines DNS from one pod.
+type podExamination struct {
+	*examination
+	pod
+	link podLinkInfo
+}
+
 // examinePods examines DNS from each pod's network namespace.
 func (e *examination) examinePods(ctx context.Context) {
 	var work []func()
 	for _, spec := range e.Pods {
-		p, err := e.openPod(spec)
+		p, err := e.proc.openPod(spec)
 		switch {
 		case errors.Is(err, errHostNetwork):
 			e.fact(spec, "is in the host's network, and has the view of the node")
@@ -40,30 +47,34 @@ func (e *examination) examinePod(ctx context.Context, p pod) {
 	if err != nil {
 		e.unexamined(fmt.Sprintf("%s: links: %v", p.view, err))
 	}
-	e.checkMTU(p, link)
-	if e.optedOut(p) {
-		e.fact(p.view, "has opted out of redirection")
+	(&podExamination{e, p, link}).examine(ctx)
+}
+
+func (e *podExamination) examine(ctx context.Context) {
+	e.checkMTU()
+	if e.optedOut() {
+		e.fact(e.view, "has opted out of redirection")
 	}
-	conf, known := e.podResolvConf(p)
+	conf, known := e.resolvConf()
 	servers := e.serversOf(conf)
 	results := make([]reach, len(servers))
-	work := []func(){func() { e.examineSearch(ctx, p.place, conf.search, e.search) }}
+	work := []func(){func() { e.examineSearch(ctx, e.view, conf.search, e.search) }}
 	for i, addr := range servers {
-		work = append(work, func() { results[i] = e.reach(ctx, p, addr) })
+		work = append(work, func() { results[i] = e.reach(ctx, addr) })
 	}
 	var clusterDNS bool
-	work = append(work, func() { clusterDNS = e.reachesCluster(ctx, p) })
+	work = append(work, func() { clusterDNS = e.reachesCluster(ctx) })
 	parallel(work...)
-	e.checkReachability(p, link, results, clusterDNS)
+	e.checkReachability(results, clusterDNS)
 	if known {
-		e.checkNameservers(p, conf, results)
+		e.checkNameservers(conf, results)
 	}
 }
 
 // serversOf returns the servers to query from a pod: the local IPs, and those in
 // its resolv.conf.
-func (e *examination) serversOf(conf resolvConf) []netip.AddrPort {
-	servers := slices.Clone(e.Addresses)
+func (c *Config) serversOf(conf resolvConf) []netip.AddrPort {
+	servers := slices.Clone(c.Addresses)
 	for _, a := range conf.servers {
 		if ap := netip.AddrPortFrom(a, 53); !slices.Contains(servers, ap) {
 			servers = append(servers, ap)
@@ -90,19 +101,19 @@ func (r reach) server() string {
 	return r.plain
 }
 
-func (e *examination) reach(ctx context.Context, p pod, addr netip.AddrPort) reach {
+func (e *podExamination) reach(ctx context.Context, addr netip.AddrPort) reach {
 	r := reach{addr: addr}
 	var tcp outcome
 	var viaCgroup reply
 	parallel(
 		func() {
-			who, o := e.identify(ctx, p.place, "udp", addr)
+			who, o := e.identify(ctx, e.place, "udp", addr)
 			r.plain, r.why = who, o.why()
 		},
-		func() { tcp = e.query(ctx, p.place, "tcp", addr, chaos("id.server.")) },
+		func() { tcp = e.query(ctx, e.place, "tcp", addr, chaos("id.server.")) },
 		func() {
 			if !e.below {
-				viaCgroup, r.tried = e.queryRedirected(ctx, p, addr)
+				viaCgroup, r.tried = e.queryRedirected(ctx, addr)
 			}
 		},
 	)
@@ -118,7 +129,7 @@ func (e *examination) reach(ctx context.Context, p pod, addr netip.AddrPort) rea
 
 // reachesCluster reports whether the pod reaches any upstream of the cluster's
 // zone. It is true if there is none.
-func (e *examination) reachesCluster(ctx context.Context, p pod) bool {
+func (e *podExamination) reachesCluster(ctx context.Context) bool {
 	servers, reached := 0, make(chan bool, len(e.Forwards)*8)
 	var work []func()
 	for _, f := range e.Forwards {
@@ -128,7 +139,7 @@ func (e *examination) reachesCluster(ctx context.Context, p pod) bool {
 		for _, s := range f.To {
 			servers++
 			work = append(work, func() {
-				_, o := e.identify(ctx, p.place, "udp", s.Addr)
+				_, o := e.identify(ctx, e.place, "udp", s.Addr)
 				reached <- o.answered()
 			})
 		}
@@ -143,60 +154,53 @@ func (e *examination) reachesCluster(ctx context.Context, p pod) bool {
 
 // checkReachability reports how the pod reaches nodens. clusterDNS means that the
 // pod reaches the cluster's DNS directly.
-func (e *examination) checkReachability(p pod, link podLinkInfo, results []reach, clusterDNS bool) {
+func (e *podExamination) checkReachability(results []reach, clusterDNS bool) {
 	any := clusterDNS
 	for _, r := range results {
 		any = any || r.server() != ""
 	}
 	if !any && len(results) > 0 {
 		what := fmt.Sprintf("neither %s nor the cluster's DNS answers this pod (%s)", results[0].addr, results[0].why)
-		if cni, ok := e.findInterception(link); ok {
+		if cni, ok := e.findInterception(); ok {
 			what += "; " + cni.what
 		}
-		e.find(p.view, "pod-cut-off", what)
+		e.find(e.view, "pod-cut-off", what)
 		return
 	}
 	if !clusterDNS && !e.has("fallback-silent") {
-		e.find(p.view, "pod-fallback-silent", "the cluster's DNS answers the node but not this pod")
+		e.find(e.view, "pod-fallback-silent", "the cluster's DNS answers the node but not this pod")
 	}
 	for _, r := range results {
 		if slices.Contains(e.Addresses, r.addr) {
-			e.checkReach(p, link, r)
+			e.checkReach(r)
 		}
 	}
 }
 
-// has reports whether there is a finding of kind id already.
-func (e *examination) has(id string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.ContainsFunc(e.report.Findings, func(f Finding) bool { return f.ID == id })
-}
-
 // checkReach reports how the pod reaches one local IP.
-func (e *examination) checkReach(p pod, link podLinkInfo, r reach) {
+func (e *podExamination) checkReach(r reach) {
 	served := e.served[r.addr]
 	switch {
 	case served == "":
 		// The node gets no answer either, and has a finding for it.
-		e.fact(p.view, fmt.Sprintf("%s is answered by %s", r.addr, orNone(r.server())))
+		e.fact(e.view, fmt.Sprintf("%s is answered by %s", r.addr, orNone(r.server())))
 		return
 	case r.tried && (r.plain != r.redirected || r.redirected == ""):
-		e.checkRedirected(p, r)
+		e.checkRedirected(r)
 	case e.below && isNodens(r.redirected):
-		e.fact(p.view, fmt.Sprintf("%s is answered by %s; doctor runs in the pods' cgroup and cannot see by which way", r.addr, r.redirected))
+		e.fact(e.view, fmt.Sprintf("%s is answered by %s; doctor runs in the pods' cgroup and cannot see by which way", r.addr, r.redirected))
 	case e.below:
-		e.checkRedirected(p, r)
+		e.checkRedirected(r)
 	case r.plain == "":
-		e.findLost(p, link, r)
+		e.findLost(r)
 		return
 	case !isNodens(r.plain) && isNodens(served):
-		e.find(p.view, "pod-other-server", fmt.Sprintf("%s is answered by %s for this pod, and by %s for the node", r.addr, r.plain, served))
+		e.find(e.view, "pod-other-server", fmt.Sprintf("%s is answered by %s for this pod, and by %s for the node", r.addr, r.plain, served))
 	default:
-		e.fact(p.view, fmt.Sprintf("%s is reached by address%s, answered by %s%s", r.addr, inFront(r.addr), r.plain, r.also()))
+		e.fact(e.view, fmt.Sprintf("%s is reached by address%s, answered by %s%s", r.addr, inFront(r.addr), r.plain, r.also()))
 	}
 	if r.server() != "" && !r.tcp {
-		e.find(p.view, "pod-tcp-lost", fmt.Sprintf("%s answers this pod over UDP but not over TCP", r.addr))
+		e.find(e.view, "pod-tcp-lost", fmt.Sprintf("%s answers this pod over UDP but not over TCP", r.addr))
 	}
 }
 
@@ -225,32 +229,32 @@ func orNone(server string) string {
 }
 
 // findLost adds a finding for an address that answers only the node.
-func (e *examination) findLost(p pod, link podLinkInfo, r reach) {
+func (e *podExamination) findLost(r reach) {
 	what := fmt.Sprintf("%s answers the node but not this pod (%s)", r.addr, r.why)
-	if cni, ok := e.findInterception(link); ok {
-		e.findAs(p.view, "cni-swallows", "", what+"; "+cni.what, cni.advice)
+	if cni, ok := e.findInterception(); ok {
+		e.findAs(e.view, "cni-swallows", "", what+"; "+cni.what, cni.advice)
 		return
 	}
-	e.find(p.view, "pod-lost", what)
+	e.find(e.view, "pod-lost", what)
 }
 
 // checkNameservers checks the nameservers in the pod's resolv.conf.
-func (e *examination) checkNameservers(p pod, conf resolvConf, results []reach) {
+func (e *podExamination) checkNameservers(conf resolvConf, results []reach) {
 	used, lost := false, false
 	for _, r := range results {
 		if !slices.Contains(conf.servers, r.addr.Addr()) || r.addr.Port() != 53 {
 			continue
 		}
 		if !slices.Contains(e.Addresses, r.addr) {
-			e.fact(p.view, fmt.Sprintf("its resolv.conf names %s, answered by %s", r.addr.Addr(), orNone(r.server())))
+			e.fact(e.view, fmt.Sprintf("its resolv.conf names %s, answered by %s", r.addr.Addr(), orNone(r.server())))
 		}
 		used = used || isNodens(r.server())
 		lost = lost || slices.Contains(e.Addresses, r.addr) // another finding covers it
 		if r.addr.Addr().IsLoopback() && r.server() == "" {
-			e.find(p.view, "pod-loopback-resolver", fmt.Sprintf("its resolv.conf names %s, where no server answers", r.addr.Addr()))
+			e.find(e.view, "pod-loopback-resolver", fmt.Sprintf("its resolv.conf names %s, where no server answers", r.addr.Addr()))
 		}
 	}
 	if !used && !lost && len(conf.servers) > 0 {
-		e.find(p.view, "pod-elsewhere", fmt.Sprintf("its resolv.conf names %s, where nodens does not answer", names(conf.servers)))
+		e.find(e.view, "pod-elsewhere", fmt.Sprintf("its resolv.conf names %s, where nodens does not answer", names(conf.servers)))
 	}
 }

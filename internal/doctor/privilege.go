@@ -12,28 +12,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// privilegeExamination examines one process.
+type privilegeExamination struct {
+	*examination
+	who string // the process, for display
+	dir string // of the process in procfs
+}
+
 // examinePrivileges checks the capabilities and mounts of the daemon, or of this
 // process if the daemon does not run or is not visible.
 func (e *examination) examinePrivileges() {
-	who, dir := "this process", "self"
+	p := privilegeExamination{e, "this process", filepath.Join(e.Proc, "self")}
 	if pid := e.daemonPID(); pid != 0 {
-		who, dir = fmt.Sprintf("nodens (pid %d)", pid), strconv.Itoa(pid)
+		p.who, p.dir = fmt.Sprintf("nodens (pid %d)", pid), e.proc.path(pid, "")
 	}
-	if caps, err := effective(filepath.Join(e.Proc, dir, "status")); err != nil {
-		e.unexamined(fmt.Sprintf("capabilities of %s: %v", who, err))
-	} else {
-		e.checkCapabilities(who, caps)
-	}
+	p.examineCapabilities()
 	if e.Redirect.wanted() {
-		e.examineMounts(who, filepath.Join(e.Proc, dir))
+		p.examineMounts()
 	}
 }
 
-func (e *examination) checkCapabilities(who string, caps uint64) {
+func (e privilegeExamination) examineCapabilities() {
+	caps, err := effective(filepath.Join(e.dir, "status"))
+	if err != nil {
+		e.unexamined(fmt.Sprintf("capabilities of %s: %v", e.who, err))
+		return
+	}
 	for _, n := range e.Needs {
 		has := slices.ContainsFunc(append([]uint{n.Bit}, n.Any...), func(bit uint) bool { return caps&(1<<bit) != 0 })
 		if !has {
-			e.findAs(nodeView, "capability-missing", n.Severity, fmt.Sprintf("%s lacks %s, needed %s", who, n.Name, n.For), "")
+			e.findAs(nodeView, "capability-missing", n.Severity, fmt.Sprintf("%s lacks %s, needed %s", e.who, n.Name, n.For), "")
 		}
 	}
 }
@@ -67,17 +75,17 @@ func effective(path string) (uint64, error) {
 }
 
 // examineMounts checks the mounts that redirection needs, as the process sees them.
-func (e *examination) examineMounts(who, proc string) {
-	if !inBPFFS(filepath.Join(proc, "root", e.Redirect.PinDir)) {
-		e.findAs(nodeView, "no-bpffs", e.Redirect.severity(), fmt.Sprintf("%s, as %s sees it, is not in a BPF file system", e.Redirect.PinDir, who), "")
+func (e privilegeExamination) examineMounts() {
+	if !inBPFFS(filepath.Join(e.dir, "root", e.Redirect.PinDir)) {
+		e.findAs(nodeView, "no-bpffs", e.Redirect.severity(), fmt.Sprintf("%s, as %s sees it, is not in a BPF file system", e.Redirect.PinDir, e.who), "")
 	}
-	b, err := os.ReadFile(filepath.Join(proc, "mountinfo"))
+	b, err := os.ReadFile(filepath.Join(e.dir, "mountinfo"))
 	if err != nil {
-		e.unexamined(fmt.Sprintf("mounts of %s: %v", who, err))
+		e.unexamined(fmt.Sprintf("mounts of %s: %v", e.who, err))
 		return
 	}
 	if !strings.Contains(string(b), " - cgroup2 ") {
-		e.findAs(nodeView, "no-cgroup2", e.Redirect.severity(), fmt.Sprintf("%s sees no cgroup v2 hierarchy", who), "")
+		e.findAs(nodeView, "no-cgroup2", e.Redirect.severity(), fmt.Sprintf("%s sees no cgroup v2 hierarchy", e.who), "")
 	}
 }
 

@@ -81,31 +81,31 @@ func Ask(ctx context.Context, r io.Reader, w io.Writer) error {
 	if err := json.NewDecoder(r).Decode(&o); err != nil {
 		return fmt.Errorf("%s: read the request: %w", AskCommand, err)
 	}
-	e := &examination{Config: Config{Timeout: o.Timeout}, notes: new(notes)}
+	c := client{o.Timeout}
 	var rep reply
 	parallel(
-		func() { rep.UDP, _ = e.identify(ctx, place{}, "udp", o.Server) },
-		func() { rep.TCP = e.query(ctx, place{}, "tcp", o.Server, chaos("id.server.")).answered() },
+		func() { rep.UDP, _ = c.identify(ctx, place{}, "udp", o.Server) },
+		func() { rep.TCP = c.query(ctx, place{}, "tcp", o.Server, chaos("id.server.")).answered() },
 	)
 	return json.NewEncoder(w).Encode(rep)
 }
 
 // queryRedirected queries server from the pod's network namespace and below the
 // pods' cgroup. tried is false if redirection is not active, or on an error.
-func (e *examination) queryRedirected(ctx context.Context, p pod, server netip.AddrPort) (rep reply, tried bool) {
-	if !e.inForce.Attached || e.optedOut(p) {
+func (e *podExamination) queryRedirected(ctx context.Context, server netip.AddrPort) (rep reply, tried bool) {
+	if !e.inForce.Attached || e.optedOut() {
 		return rep, false
 	}
-	rep, err := e.queryBelow(ctx, p, server)
+	rep, err := e.queryBelow(ctx, server)
 	if err != nil {
-		e.unexamined(fmt.Sprintf("%s: socket redirection: %v", p.view, err))
+		e.unexamined(fmt.Sprintf("%s: socket redirection: %v", e.view, err))
 		return rep, false
 	}
 	return rep, true
 }
 
 // queryBelow starts the second process.
-func (e *examination) queryBelow(ctx context.Context, p pod, server netip.AddrPort) (rep reply, err error) {
+func (e *podExamination) queryBelow(ctx context.Context, server netip.AddrPort) (rep reply, err error) {
 	cgroup, remove, err := newCgroup(e.Redirect.Cgroup)
 	if err != nil {
 		return rep, err
@@ -121,7 +121,7 @@ func (e *examination) queryBelow(ctx context.Context, p pod, server netip.AddrPo
 	var out, errs bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(cgroup.Fd())}
-	if err := p.do(cmd.Start); err != nil {
+	if err := e.do(cmd.Start); err != nil {
 		return rep, fmt.Errorf("start a process in the pods' cgroup: %w", err)
 	}
 	if err := cmd.Wait(); err != nil {
@@ -171,11 +171,11 @@ func cgroupOf(below string, pid int) string {
 }
 
 // optedOut reports whether the pod's cgroup, or one above it, has opted out.
-func (e *examination) optedOut(p pod) bool {
+func (e *podExamination) optedOut() bool {
 	if len(e.inForce.OptedOut) == 0 {
 		return false
 	}
-	for dir := cgroupOf(e.Redirect.Cgroup, p.pid); len(dir) > len(e.Redirect.Cgroup); dir = filepath.Dir(dir) {
+	for dir := cgroupOf(e.Redirect.Cgroup, e.pid); len(dir) > len(e.Redirect.Cgroup); dir = filepath.Dir(dir) {
 		var s unix.Stat_t
 		if unix.Stat(dir, &s) == nil && e.inForce.OptedOut[s.Ino] {
 			return true
@@ -185,13 +185,13 @@ func (e *examination) optedOut(p pod) bool {
 }
 
 // checkRedirected reports on an address whose queries are redirected.
-func (e *examination) checkRedirected(p pod, r reach) {
+func (e *podExamination) checkRedirected(r reach) {
 	switch {
 	case isNodens(r.redirected):
-		e.fact(p.view, fmt.Sprintf("%s is reached by socket redirection, answered by %s; without redirection, %s answers", r.addr, r.redirected, orNone(r.plain)))
+		e.fact(e.view, fmt.Sprintf("%s is reached by socket redirection, answered by %s; without redirection, %s answers", r.addr, r.redirected, orNone(r.plain)))
 	case r.redirected == "":
-		e.find(p.view, "redirect-lost", fmt.Sprintf("queries for %s are redirected to %s, and no server answers there", r.addr, e.inForce.Targets[r.addr]))
+		e.find(e.view, "redirect-lost", fmt.Sprintf("queries for %s are redirected to %s, and no server answers there", r.addr, e.inForce.Targets[r.addr]))
 	default:
-		e.find(p.view, "redirect-fallback", fmt.Sprintf("queries for %s are redirected to %s, not to nodens", r.addr, r.redirected))
+		e.find(e.view, "redirect-fallback", fmt.Sprintf("queries for %s are redirected to %s, not to nodens", r.addr, r.redirected))
 	}
 }

@@ -56,6 +56,13 @@ func domains(words []string) []string {
 // systemdResolved is the file with the upstreams of systemd-resolved's stub.
 const systemdResolved = "/run/systemd/resolve/resolv.conf"
 
+// resolvConfExamination examines one file.
+type resolvConfExamination struct {
+	*examination
+	at        string // where the file is named, for display
+	forwarded bool   // a forward directive reads it
+}
+
 // resolvConfs reads and checks the node's resolv.conf and those that forwards
 // name.
 func (e *examination) resolvConfs() map[string]resolvConf {
@@ -73,47 +80,46 @@ func (e *examination) resolvConfs() map[string]resolvConf {
 			continue
 		}
 		files[path] = parseResolvConf(string(text))
-		e.checkResolvConf(path, where, files[path])
+		r := resolvConfExamination{e, path, where != ""}
+		if r.forwarded {
+			r.at = where + ": " + path
+		}
+		r.examine(files[path])
 	}
 	e.search = files[e.ResolvConf].search
 	return files
 }
 
-// checkResolvConf checks one file. where is the forward that reads it, or "".
-func (e *examination) checkResolvConf(path, where string, c resolvConf) {
-	at := path
-	if where != "" {
-		at = where + ": " + path
-	}
-	if len(c.servers) == 0 && where != "" {
-		e.find(nodeView, "resolv-empty", at+" names no server")
+func (e resolvConfExamination) examine(c resolvConf) {
+	if len(c.servers) == 0 && e.forwarded {
+		e.find(nodeView, "resolv-empty", e.at+" names no server")
 	}
 	own := 0
 	for _, a := range c.servers {
 		switch {
 		case e.own(netip.AddrPortFrom(a, 53)):
 			own++
-		case a.IsLoopback() && where != "":
-			e.checkStub(at, a)
+		case a.IsLoopback() && e.forwarded:
+			e.checkStub(a)
 		}
 	}
-	if own > 0 && own == len(c.servers) && where != "" {
-		e.find(nodeView, "forward-loop", fmt.Sprintf("%s names only nodens itself", at))
+	if own > 0 && own == len(c.servers) && e.forwarded {
+		e.find(nodeView, "forward-loop", fmt.Sprintf("%s names only nodens itself", e.at))
 	}
 }
 
 // checkStub checks a loopback resolver that is an upstream.
-func (e *examination) checkStub(at string, stub netip.Addr) {
+func (e resolvConfExamination) checkStub(stub netip.Addr) {
 	text, err := os.ReadFile(systemdResolved)
 	if err == nil {
 		for _, a := range parseResolvConf(string(text)).servers {
 			if e.own(netip.AddrPortFrom(a, 53)) {
-				e.find(nodeView, "forward-loop", fmt.Sprintf("%s names %s, which forwards to %s, nodens itself (%s)", at, stub, a, systemdResolved))
+				e.find(nodeView, "forward-loop", fmt.Sprintf("%s names %s, which forwards to %s, nodens itself (%s)", e.at, stub, a, systemdResolved))
 				return
 			}
 		}
 	}
-	e.find(nodeView, "resolv-stub", fmt.Sprintf("%s names %s", at, stub))
+	e.find(nodeView, "resolv-stub", fmt.Sprintf("%s names %s", e.at, stub))
 }
 
 // isDialError reports whether no connection was established.

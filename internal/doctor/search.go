@@ -11,29 +11,36 @@ import (
 	"github.com/miekg/dns"
 )
 
+// searchExamination examines search domains.
+type searchExamination struct {
+	*examination
+	view string // of the findings
+}
+
 // examineSearch queries a nonexistent name under each search domain outside the
-// cluster, as stub resolvers do. It skips the domains in done.
-func (e *examination) examineSearch(ctx context.Context, from place, search, done []string) {
+// cluster, as stub resolvers do. It skips the domains in done. view is that of the
+// findings.
+func (e *examination) examineSearch(ctx context.Context, view string, search, done []string) {
 	if len(e.alive) == 0 {
 		return
 	}
+	s := searchExamination{e, view}
 	var work []func()
-	for _, s := range search {
-		suffix := dns.CanonicalName(s)
-		if suffix == "." || dns.IsSubDomain(e.ClusterDomain, suffix) || slices.Contains(done, s) {
+	for _, domain := range search {
+		suffix := dns.CanonicalName(domain)
+		if suffix == "." || dns.IsSubDomain(e.ClusterDomain, suffix) || slices.Contains(done, domain) {
 			continue
 		}
 		name := strings.ToLower(rand.Text()[:8]) + ".default.svc." + strings.TrimPrefix(e.ClusterDomain, ".") + suffix
 		if _, ok := dns.IsDomainName(name); ok {
-			work = append(work, func() { e.examineSuffix(ctx, from, suffix, name) })
+			work = append(work, func() { s.examine(ctx, suffix, name) })
 		}
 	}
 	parallel(work...)
 }
 
-// examineSuffix queries from the node, as the daemon does. from is the view of the
-// findings.
-func (e *examination) examineSuffix(ctx context.Context, from place, suffix, name string) {
+// examine queries from the node, as the daemon does.
+func (e searchExamination) examine(ctx context.Context, suffix, name string) {
 	for _, server := range e.alive {
 		var a, aaaa outcome
 		parallel(
@@ -43,22 +50,22 @@ func (e *examination) examineSuffix(ctx context.Context, from place, suffix, nam
 		what := fmt.Sprintf("%s answers a query for a nonexistent name below %s: A %s, AAAA %s", server, suffix, describe(a), describe(aaaa))
 		switch {
 		case failed(a) || failed(aaaa):
-			e.find(from.view, "search-failing", what)
+			e.find(e.view, "search-failing", what)
 		case hasData(a) || hasData(aaaa):
-			e.fact(from.view, what)
+			e.fact(e.view, what)
 		case empty(a) || empty(aaaa):
 			s, nodens := e.normalized(ctx, name)
 			if nodens != "" {
 				what += "; " + nodens
 			}
-			e.findAs(from.view, "search-empty", s, what, "")
+			e.findAs(e.view, "search-empty", s, what, "")
 		}
 	}
 }
 
 // normalized queries nodens for the same name. If nodens answers NXDOMAIN for both
 // types, the finding is only a Note.
-func (e *examination) normalized(ctx context.Context, name string) (Severity, string) {
+func (e searchExamination) normalized(ctx context.Context, name string) (Severity, string) {
 	addr, ok := e.nodens()
 	if !ok {
 		return "", ""
@@ -73,7 +80,7 @@ func (e *examination) normalized(ctx context.Context, name string) (Severity, st
 }
 
 // nodens returns an address at which nodens answers.
-func (e *examination) nodens() (netip.AddrPort, bool) {
+func (e searchExamination) nodens() (netip.AddrPort, bool) {
 	for _, a := range e.Addresses {
 		if isNodens(e.served[a]) {
 			return a, true

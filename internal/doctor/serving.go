@@ -9,15 +9,21 @@ import (
 	"sync"
 )
 
+// servingExamination examines the local IPs from the node.
+type servingExamination struct {
+	*examination
+	missing []netip.Addr // local IPs that no link has
+}
+
 // examineServing checks the local IPs from the node: whether a link has them,
 // whether a server answers, and whether that is nodens.
 func (e *examination) examineServing(ctx context.Context) {
-	host := e.hostState(ctx)
+	s := servingExamination{e, e.hostState(ctx).Missing}
 	var mu sync.Mutex
 	var all []func()
 	for _, addr := range e.Addresses {
 		all = append(all, func() {
-			who := e.examineAddress(ctx, addr, slices.Contains(host.Missing, addr.Addr()))
+			who := s.examine(ctx, addr)
 			mu.Lock()
 			defer mu.Unlock()
 			e.served[addr] = who
@@ -46,16 +52,16 @@ func (e *examination) hostState(ctx context.Context) HostState {
 	return s
 }
 
-// examineAddress returns the server that answers at addr, or "".
-func (e *examination) examineAddress(ctx context.Context, addr netip.AddrPort, missing bool) string {
+// examine returns the server that answers at addr, or "".
+func (e servingExamination) examine(ctx context.Context, addr netip.AddrPort) string {
 	who, o := e.identify(ctx, e.node, "udp", addr)
 	holders := e.holdersOf(addr.Port(), addr.Addr())
 	switch {
-	case who == "" && missing:
+	case who == "" && slices.Contains(e.missing, addr.Addr()):
 		e.find(nodeView, "address-missing", fmt.Sprintf("no link of this node has %s", addr.Addr()))
 		return ""
 	case who == "":
-		e.silentAddress(addr, o, holders)
+		e.findSilent(addr, o, holders)
 		return ""
 	case !isNodens(who) && heldByNodens(holders):
 		who = "nodens of another version" // one without id.server
@@ -69,8 +75,8 @@ func (e *examination) examineAddress(ctx context.Context, addr netip.AddrPort, m
 	return who
 }
 
-// silentAddress adds a finding that says why no server answers at addr.
-func (e *examination) silentAddress(addr netip.AddrPort, o outcome, holders []Holder) {
+// findSilent adds a finding that says why no server answers at addr.
+func (e servingExamination) findSilent(addr netip.AddrPort, o outcome, holders []Holder) {
 	what := fmt.Sprintf("%s does not answer the node (%s)", addr, o.why())
 	switch {
 	case e.Holders != nil && len(holders) == 0:
@@ -136,16 +142,4 @@ func (e *examination) examinePorts() {
 			e.find(nodeView, "port-held", fmt.Sprintf("port %d of %s%s", p.Port, p.Name, heldBy(holders)))
 		}
 	}
-}
-
-// orAny returns addrs, or the local IPs and loopback if addrs is empty.
-func (e *examination) orAny(addrs []netip.Addr) []netip.Addr {
-	if len(addrs) > 0 {
-		return addrs
-	}
-	addrs = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
-	for _, a := range e.Addresses {
-		addrs = append(addrs, a.Addr())
-	}
-	return addrs
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/miekg/dns"
 )
@@ -22,14 +21,21 @@ type upstream struct {
 	zone     string // the first zone of that
 }
 
+// upstreamExamination examines the upstreams from the node.
+type upstreamExamination struct {
+	*examination
+	all     []upstream
+	answers []bool // by all
+}
+
 // upstreams returns the servers of all forwards and their files, each once.
-func (e *examination) upstreams(files map[string]resolvConf) []upstream {
+func (c *Config) upstreams(files map[string]resolvConf) []upstream {
 	var all []upstream
-	for _, f := range e.Forwards {
+	for _, f := range c.Forwards {
 		to := slices.Clone(f.To)
 		for _, path := range f.Files {
 			for _, ns := range files[path].servers {
-				if !e.own(netip.AddrPortFrom(ns, 53)) {
+				if !c.own(netip.AddrPortFrom(ns, 53)) {
 					to = append(to, Server{Addr: netip.AddrPortFrom(ns, 53)})
 				}
 			}
@@ -40,7 +46,7 @@ func (e *examination) upstreams(files map[string]resolvConf) []upstream {
 				all = append(all, upstream{Server: s, where: f.Where, zone: f.Zones[0]})
 				i = len(all) - 1
 			}
-			all[i].cluster = all[i].cluster || slices.Contains(f.Zones, e.ClusterDomain)
+			all[i].cluster = all[i].cluster || slices.Contains(f.Zones, c.ClusterDomain)
 			all[i].root = all[i].root || slices.Contains(f.Zones, ".")
 			all[i].forceTCP = all[i].forceTCP || f.ForceTCP
 		}
@@ -48,44 +54,38 @@ func (e *examination) upstreams(files map[string]resolvConf) []upstream {
 	return all
 }
 
-// own reports whether addr is one of the daemon's.
-func (e *examination) own(addr netip.AddrPort) bool { return slices.Contains(e.Addresses, addr) }
-
 // examineUpstreams queries every upstream from the node.
 func (e *examination) examineUpstreams(ctx context.Context, files map[string]resolvConf) {
 	all := e.upstreams(files)
-	answers := make([]bool, len(all))
-	var mu sync.Mutex
+	u := &upstreamExamination{examination: e, all: all, answers: make([]bool, len(all))}
 	var work []func()
 	for i, a := range all {
 		if e.own(a.Addr) {
 			e.find(nodeView, "forward-loop", fmt.Sprintf("%s: %s is forwarded to %s, nodens itself", a.where, a.zone, a.Addr))
 			continue
 		}
-		work = append(work, func() {
-			answers[i] = e.examineUpstream(ctx, a)
-			if answers[i] && a.root && !a.TLS {
-				mu.Lock()
-				defer mu.Unlock()
-				e.alive = append(e.alive, a.Addr)
-			}
-		})
+		work = append(work, func() { u.answers[i] = u.examine(ctx, a) })
 	}
 	parallel(work...)
+	for i, a := range all {
+		if u.answers[i] && a.root && !a.TLS {
+			e.alive = append(e.alive, a.Addr)
+		}
+	}
 	slices.SortFunc(e.alive, netip.AddrPort.Compare)
-	e.findSilent(all, answers)
+	u.findSilent()
 }
 
 // findSilent adds a finding for each upstream that does not answer. It is a fault
 // if no other upstream of the zone answers.
-func (e *examination) findSilent(all []upstream, answers []bool) {
-	for i, a := range all {
-		if answers[i] || e.own(a.Addr) {
+func (e *upstreamExamination) findSilent() {
+	for i, a := range e.all {
+		if e.answers[i] || e.own(a.Addr) {
 			continue
 		}
 		left := false
-		for j, b := range all {
-			left = left || answers[j] && b.zone == a.zone
+		for j, b := range e.all {
+			left = left || e.answers[j] && b.zone == a.zone
 		}
 		s := Warning
 		if !left {
@@ -99,15 +99,14 @@ func (e *examination) findSilent(all []upstream, answers []bool) {
 	}
 }
 
-// examineUpstream reports whether the server answers by a transport that nodens
-// uses.
-func (e *examination) examineUpstream(ctx context.Context, a upstream) bool {
+// examine reports whether the server answers by a transport that nodens uses.
+func (e *upstreamExamination) examine(ctx context.Context, a upstream) bool {
 	q := question(a.zone, dns.TypeSOA)
 	if a.zone == "." {
 		q = question(".", dns.TypeNS)
 	}
-	if a.TLS {
-		return e.connects(ctx, a.Addr)
+	if a.TLS { // TLS itself is not examined
+		return e.accepts(ctx, e.node, a.Addr)
 	}
 	var udp, tcp outcome
 	parallel(
@@ -137,13 +136,6 @@ func (e *examination) examineUpstream(ctx context.Context, a upstream) bool {
 	return true
 }
 
-// connects reports whether the server accepts TCP connections. TLS itself is not
-// examined.
-func (e *examination) connects(ctx context.Context, addr netip.AddrPort) bool {
-	o := exchange(ctx, e.node, "tcp", addr, question(".", dns.TypeNS), e.Timeout)
-	return o.answered() || !isDialError(o.err)
-}
-
 // UDP payload sizes in bytes (RFC 6891 §6.2.5, RFC 9715).
 const (
 	largeSize = 4096
@@ -151,7 +143,7 @@ const (
 )
 
 // examineLarge queries for an answer that does not fit into one packet.
-func (e *examination) examineLarge(ctx context.Context, a upstream) {
+func (e *upstreamExamination) examineLarge(ctx context.Context, a upstream) {
 	q := question(".", dns.TypeDNSKEY)
 	if e.LargeName != "" {
 		q = question(e.LargeName, dns.TypeTXT)
