@@ -11,33 +11,40 @@ import (
 // readyPort is the default port of the ready directive.
 const readyPort = "8181"
 
-// corefile checks the Corefile and adds the directives ready and redirect to it. It
+// corefile migrates the Corefile of a container.
+type corefile struct {
+	*migration
+	o *object
+	c *container
+}
+
+// migrate checks the Corefile and adds the directives ready and redirect to it. It
 // returns the address of ready, host:port, or "".
-func (m *migration) corefile(o *object, c *container) (ready string) {
-	start := Start{Args: c.expanded(), Env: c.env}
+func (m corefile) migrate() (ready string) {
+	start := Start{Args: m.c.expanded(), Env: m.c.env}
 	var n *yaml.Node
 	var holder *object
-	s, base, _ := c.corefile(func(s source) bool {
-		if holder = m.object("ConfigMap", o.namespace, s.configMap); holder != nil {
+	s, base, _ := m.c.corefile(func(s source) bool {
+		if holder = m.object("ConfigMap", m.o.namespace, s.configMap); holder != nil {
 			n = find(holder.Node, "data", s.key)
 		}
 		return n != nil
 	})
 	if n == nil {
 		add := "a ready directive"
-		if m.redirects(c) {
+		if m.redirects(m.c) {
 			add += " and redirect " + m.Redirect
 		}
-		m.lookAt("%s: the Corefile is not in these manifests; check it with nodens check, and add %s to it", o, add)
-		m.check(start, o.String())
+		m.lookAt("%s: the Corefile is not in these manifests; check it with nodens check, and add %s to it", m.o, add)
+		m.check(start, m.o.String())
 		return ""
 	}
 	start.Name, start.Corefile, start.Base = s.key, n.Value, base
 	if !m.check(start, holder.String()) {
 		return ""
 	}
-	text, ready, added := withReady(n.Value, c)
-	full, redirected := m.withRedirect(text, c)
+	text, ready, added := withReady(n.Value, m.c)
+	full, redirected := m.withRedirect(text)
 	start.Corefile = full
 	if _, ok := m.refuses(start, holder.String()); !ok {
 		return ""
@@ -55,7 +62,7 @@ func (m *migration) corefile(o *object, c *container) (ready string) {
 }
 
 // check reports the errors and warnings of the daemon.
-func (m *migration) check(s Start, where string) bool {
+func (m corefile) check(s Start, where string) bool {
 	warnings, ok := m.refuses(s, where)
 	for _, w := range warnings {
 		m.lookAt("%s: %v", where, w)
@@ -65,7 +72,7 @@ func (m *migration) check(s Start, where string) bool {
 
 // refuses reports the errors of the daemon and returns its warnings. ok is false if
 // there are errors.
-func (m *migration) refuses(s Start, where string) (warnings []error, ok bool) {
+func (m corefile) refuses(s Start, where string) (warnings []error, ok bool) {
 	if m.Check == nil {
 		return nil, true
 	}
@@ -116,8 +123,8 @@ func withReady(text string, c *container) (out, ready string, added bool) {
 
 // withRedirect adds a redirect directive to the first server block, unless the text
 // has one or the container gets no redirection.
-func (m *migration) withRedirect(text string, c *container) (out string, added bool) {
-	if !m.redirects(c) {
+func (m corefile) withRedirect(text string) (out string, added bool) {
+	if !m.redirects(m.c) {
 		return text, false
 	}
 	lines := strings.SplitAfter(text, "\n")

@@ -20,7 +20,7 @@ func (m *migration) daemonSet(o *object, c *container) {
 		m.setupMetrics(o, c)
 	}
 	m.clients(o, c)
-	ready := m.corefile(o, c)
+	ready := corefile{m, o, c}.migrate()
 	m.probes(o, c, ready)
 	m.programs(o, c)
 	m.ports(o, c)
@@ -190,14 +190,14 @@ func (m *migration) lock(o *object, c *container) {
 		gone = append(gone, scalar(n, "name"))
 		return true
 	})
-	drop(c.pod, "volumes", func(n *yaml.Node) bool { return slices.Contains(gone, scalar(n, "name")) && !m.mounted(c, n) })
+	drop(c.pod, "volumes", func(n *yaml.Node) bool { return slices.Contains(gone, scalar(n, "name")) && !c.mounted(n) })
 	if len(gone) > 0 {
 		m.changed("%s: the mount of xtables.lock is removed: nodens does not run iptables", o)
 	}
 }
 
-// mounted reports whether any container mounts a volume.
-func (m *migration) mounted(c *container, volume *yaml.Node) bool {
+// mounted reports whether any container of the pod mounts a volume.
+func (c *container) mounted(volume *yaml.Node) bool {
 	for _, key := range []string{"containers", "initContainers"} {
 		for _, other := range list(c.pod, key) {
 			for _, mount := range list(other, "volumeMounts") {

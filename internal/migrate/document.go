@@ -91,10 +91,13 @@ func (d *document) addObjects(n *yaml.Node) {
 	d.objects = append(d.objects, o)
 }
 
+// documents are the documents of one or more streams.
+type documents []*document
+
 // objects returns the objects of a kind.
-func (m *migration) objects(kind string) []*object {
+func (ds documents) objects(kind string) []*object {
 	var all []*object
-	for _, d := range m.docs {
+	for _, d := range ds {
 		for _, o := range d.objects {
 			if o.kind == kind {
 				all = append(all, o)
@@ -105,8 +108,8 @@ func (m *migration) objects(kind string) []*object {
 }
 
 // object finds an object; an empty namespace is "default".
-func (m *migration) object(kind, namespace, name string) *object {
-	for _, o := range m.objects(kind) {
+func (ds documents) object(kind, namespace, name string) *object {
+	for _, o := range ds.objects(kind) {
 		if o.name == name && cmp.Or(o.namespace, "default") == cmp.Or(namespace, "default") {
 			return o
 		}
@@ -114,10 +117,24 @@ func (m *migration) object(kind, namespace, name string) *object {
 	return nil
 }
 
+// untouched names the objects of documents that were not changed.
+func (ds documents) untouched() []string {
+	var names []string
+	for _, d := range ds {
+		if d.touched() {
+			continue
+		}
+		for _, o := range d.objects {
+			names = append(names, o.String())
+		}
+	}
+	return names
+}
+
 // join writes a stream.
-func join(docs []*document) (string, error) {
+func (ds documents) join() (string, error) {
 	var b strings.Builder
-	for _, d := range docs {
+	for _, d := range ds {
 		if s := b.String(); s != "" && !strings.HasSuffix(s, "\n") {
 			b.WriteString("\n")
 		}

@@ -46,7 +46,7 @@ type File struct {
 // Run migrates the documents of all files and joins them to one stream. The output
 // is valid YAML with any Report. Do not apply it if the Report has refusals.
 func Run(cfg Config, files ...File) (out string, r *Report, err error) {
-	var docs []*document
+	var docs documents
 	for _, f := range files {
 		more, err := split(f.Name, f.Text)
 		if err != nil {
@@ -57,7 +57,7 @@ func Run(cfg Config, files ...File) (out string, r *Report, err error) {
 		}
 		docs = append(docs, more...)
 	}
-	m := &migration{Config: cfg, docs: docs, report: &Report{}}
+	m := &migration{Config: cfg, documents: docs, Report: &Report{}}
 	found := 0
 	for _, o := range m.objects("DaemonSet") {
 		for _, c := range nodeCaches(o) {
@@ -73,48 +73,34 @@ func Run(cfg Config, files ...File) (out string, r *Report, err error) {
 		}
 		return "", nil, ErrNothing
 	}
-	m.others()
-	out, err = join(docs)
-	return out, m.report, err
+	if names := docs.untouched(); len(names) > 0 {
+		m.same("not changed: %s", strings.Join(names, ", "))
+	}
+	out, err = docs.join()
+	return out, m.Report, err
 }
 
 // migration is one run.
 type migration struct {
 	Config
-	docs   []*document
-	report *Report
+	documents
+	*Report
 }
 
-func (m *migration) same(format string, a ...any) {
-	m.report.Same = append(m.report.Same, fmt.Sprintf(format, a...))
+func (r *Report) same(format string, a ...any) {
+	r.Same = append(r.Same, fmt.Sprintf(format, a...))
 }
 
-func (m *migration) changed(format string, a ...any) {
-	m.report.Changed = append(m.report.Changed, fmt.Sprintf(format, a...))
+func (r *Report) changed(format string, a ...any) {
+	r.Changed = append(r.Changed, fmt.Sprintf(format, a...))
 }
 
-func (m *migration) refused(format string, a ...any) {
-	m.report.Refused = append(m.report.Refused, fmt.Sprintf(format, a...))
+func (r *Report) refused(format string, a ...any) {
+	r.Refused = append(r.Refused, fmt.Sprintf(format, a...))
 }
 
-func (m *migration) lookAt(format string, a ...any) {
-	m.report.LookAt = append(m.report.LookAt, fmt.Sprintf(format, a...))
-}
-
-// others reports the objects that were not changed.
-func (m *migration) others() {
-	var names []string
-	for _, d := range m.docs {
-		if d.touched() {
-			continue
-		}
-		for _, o := range d.objects {
-			names = append(names, o.String())
-		}
-	}
-	if len(names) > 0 {
-		m.same("not changed: %s", strings.Join(names, ", "))
-	}
+func (r *Report) lookAt(format string, a ...any) {
+	r.LookAt = append(r.LookAt, fmt.Sprintf(format, a...))
 }
 
 // Write prints the report.

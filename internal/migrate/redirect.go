@@ -16,17 +16,19 @@ const (
 
 // redirects reports whether a container gets redirection. It cannot work for a pod
 // outside of the host's network.
-func (m *migration) redirects(c *container) bool { return m.Redirect != RedirectOff && c.hostNetwork() }
+func (cfg *Config) redirects(c *container) bool {
+	return cfg.Redirect != RedirectOff && c.hostNetwork()
+}
 
 // capabilities returns the capabilities that the container needs.
-func (m *migration) capabilities(c *container) []string {
+func (cfg *Config) capabilities(c *container) []string {
 	add := []string{"NET_BIND_SERVICE"}
-	if c.setsUp() || m.redirects(c) {
+	if c.setsUp() || cfg.redirects(c) {
 		add = []string{"NET_ADMIN", "NET_BIND_SERVICE"}
 	}
-	if m.redirects(c) {
+	if cfg.redirects(c) {
 		add = append(add, "BPF", "PERFMON")
-		if m.Redirect == RedirectAuto { // its probe enters the namespaces of pods
+		if cfg.Redirect == RedirectAuto { // its probe enters the namespaces of pods
 			add = append(add, "SYS_ADMIN", "SYS_PTRACE")
 		}
 	}
@@ -46,8 +48,8 @@ func (m *migration) redirect(o *object, c *container) {
 	if !slices.ContainsFunc(list(c.Node, "env"), func(n *yaml.Node) bool { return scalar(n, "name") == "NODE_IP" }) {
 		push(c.Node, "env", pairs("name", "NODE_IP", "valueFrom", pairs("fieldRef", pairs("fieldPath", "status.hostIP"))))
 	}
-	mounted := m.hostMount(c, "bpffs", "/sys/fs/bpf", "/sys/fs/bpf", false)
-	mounted = m.hostMount(c, "cgroup", "/sys/fs/cgroup", "/host/cgroup", true) || mounted
+	mounted := c.hostMount("bpffs", "/sys/fs/bpf", "/sys/fs/bpf", false)
+	mounted = c.hostMount("cgroup", "/sys/fs/cgroup", "/host/cgroup", true) || mounted
 	if mounted {
 		m.changed("%s: mounts the BPF file system and, read-only, the cgroups, for redirection", o)
 	}
@@ -62,7 +64,7 @@ func (m *migration) redirect(o *object, c *container) {
 
 // hostMount mounts a directory of the host and reports whether the mount was
 // missing.
-func (m *migration) hostMount(c *container, name, path, at string, readOnly bool) bool {
+func (c *container) hostMount(name, path, at string, readOnly bool) bool {
 	i := slices.IndexFunc(list(c.pod, "volumes"), func(n *yaml.Node) bool {
 		return strings.TrimSuffix(scalar(n, "hostPath", "path"), "/") == path
 	})
