@@ -15,8 +15,8 @@ import (
 const kubepodsDepth = 4
 
 // FindKubepods returns the cgroup v2 directory of all pods. mountinfo is a file in
-// the format of /proc/self/mountinfo. It finds the names of the systemd and the
-// cgroupfs driver in a pure v2 hierarchy, in the v2 part of a hybrid one, and inside
+// the format of /proc/self/mountinfo. It knows the names of the systemd and the
+// cgroupfs driver. It searches a pure v2 hierarchy, the v2 part of a hybrid one, and
 // a node that is a container. If there is none, or several at the same depth, it
 // returns ErrNoKubepods.
 func FindKubepods(mountinfo string) (string, error) {

@@ -77,9 +77,9 @@ func outcome(a *agent, s shape, wait time.Duration) string {
 	return strings.TrimSuffix(got, ":q")
 }
 
-// TestRoutingModes checks for each routing mode which server answers a pod: at the
-// VIP without redirection, at the node, at the cluster IP, and at the VIP with
-// redirection while the daemon runs and after it is killed.
+// TestRoutingModes checks for each routing mode which server answers a pod. Without
+// redirection, the pod queries the VIP, the node and the cluster IP. With
+// redirection, it queries the VIP while the daemon runs and after it is killed.
 func TestRoutingModes(t *testing.T) {
 	for _, tc := range []struct {
 		name          string

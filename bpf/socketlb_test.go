@@ -49,7 +49,8 @@ func clusterShapes() []shape {
 }
 
 // With a socket load balancer on the parent cgroup, such as Cilium's on the root, a
-// client sees the VIP and a redirected cluster IP, while the daemon runs and after.
+// client sees the address that it queried: the VIP or a redirected cluster IP. This
+// holds while the daemon runs and after it has ended.
 func TestBehindSocketLB(t *testing.T) {
 	p := newPod(t)
 	attachSocketLB(t, filepath.Dir(p.kubepods))

@@ -39,9 +39,9 @@ func zipfWithNoise(share float64) trace {
 
 // ndots5 simulates the pods of a node with the search list and ndots:5 of
 // Kubernetes. 60 pods in 20 namespaces look up cluster names and external names,
-// both by Zipf's law, for A and AAAA, through the search list until a name exists.
-// One lookup in ten is for a new external name. Every 20,000 lookups a pod of any
-// namespace replaces another one.
+// both by Zipf's law. They query A and AAAA through the search list until a name
+// exists. One lookup in ten is for a new external name. Every 20,000 lookups a pod
+// of any namespace replaces another one.
 func ndots5(n int, yield func(uint64)) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	inside, outside := rand.NewZipf(rnd, 1.1, 1, 3000), rand.NewZipf(rnd, 1.05, 1, 300_000)

@@ -24,9 +24,9 @@ type slab struct {
 }
 
 // Lookups among many names access memory at random, and TLB misses dominate their
-// cost: among a million names, a lookup takes three times as long with 4 KiB
-// pages as with huge pages. Huge pages would waste memory in a small cache. So a
-// slab switches to them when it reaches hugeFrom blocks.
+// cost. Among a million names, a lookup takes three times as long with 4 KiB pages
+// as with huge pages. Huge pages would waste memory in a small cache. So a slab
+// switches to them when it reaches hugeFrom blocks.
 const (
 	hugePage = 2 << 20
 	hugeFrom = 2 * hugePage / blockBytes

@@ -12,8 +12,8 @@
 //
 // Each process has a generation, and marks each object that it sets up with this
 // generation. The dummy link has the mark in its alias. An address on lo has a
-// 24-bit digest of it in its route metric (IFA_RT_PRIORITY): the kernel keeps the
-// metric for both families and does not use it for an address without a prefix
+// 24-bit digest of it in its route metric (IFA_RT_PRIORITY). The kernel keeps the
+// metric for both families, and does not use it for an address without a prefix
 // route. The nftables table and each rule in a chain of another program have it in a
 // rule comment. The marks are in the kernel and last as long as the marked objects.
 // Nothing is stored on disk. Ensure overwrites the mark of another generation

@@ -39,11 +39,11 @@ func newRules(c Config, id owner.Identity) *Rules {
 // Ensure converges the netfilter rules and marks them with this generation. It
 // is idempotent, needs no iptables and no lock.
 //
-// Table inet nodens, replaced in one transaction, exempts the DNS port (UDP and
-// TCP) and the health port (TCP) of the local IPs from connection tracking, and
-// so from every NAT: queries in prerouting and output, replies in output. A
-// reply to a process of the node is untracked already when it passes prerouting
-// on lo.
+// Table inet nodens is replaced in one transaction. It exempts the DNS port (UDP and
+// TCP) and the health port (TCP) of the local IPs from connection tracking, and so
+// from every NAT. It handles queries in prerouting and output, replies in output. A
+// reply to a process of the node is untracked already when it passes prerouting on
+// lo.
 //
 // # Service addresses
 //
@@ -62,12 +62,12 @@ func newRules(c Config, id owner.Identity) *Rules {
 //   - A kernel without the socket expression gets the prerouting rules in the
 //     second table, too.
 //
-// Not guaranteed: a daemon that hangs keeps its sockets and its packets; call
-// Remove when a self-query fails. TCP connections through the service proxy are
-// reset when the rules appear. While the address is still on the link, DNAT-ed
-// queries of the node's processes have it as source: the service proxy must
-// masquerade them, as kube-proxy does for sources outside the pods' range. A
-// query to another port of a service address is never touched.
+// Not guaranteed: a daemon that hangs keeps its sockets and its packets; call Remove
+// when a self-query fails. TCP connections through the service proxy are reset when
+// the rules appear. While the address is still on the link, DNAT-ed queries of the
+// node's processes have it as source. The service proxy must masquerade them, as
+// kube-proxy does for sources outside the pods' range. A query to another port of a
+// service address is never touched.
 //
 // No other process answers for a link-local address, so its rules are
 // unconditional and stay when the process dies.

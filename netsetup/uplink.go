@@ -16,11 +16,11 @@ type Uplink struct {
 	Index int
 }
 
-// Uplinks returns the uplinks of the calling thread's network namespace:
+// Uplinks returns the uplinks of the calling thread's network namespace. These are
 // interfaces of default routes in the main table, hardware devices, tunnels, and
-// bridges and bonds that have one of these as a port. The host's ends of pods'
-// links and their bridges are no uplinks. If named is not empty, Uplinks returns
-// those of them that exist.
+// bridges and bonds that have one of these as a port. The host's ends of pods' links
+// and their bridges are no uplinks. If named is not empty, Uplinks returns those of
+// them that exist.
 func Uplinks(named []string) ([]Uplink, error) {
 	links, err := dump(netlink.LinkList)
 	if err != nil {

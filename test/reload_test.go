@@ -24,10 +24,10 @@ const (
 	extraAnswer = "192.0.2.2"
 )
 
-// TestReloadsUnderLoad reloads a hundred times under load: by signal, by an edit
-// in place, by a rename and by the symlink swap of a mounted ConfigMap, with
-// changes of zones, cache and addresses. Clients send each query once. None may
-// be lost or answered wrong.
+// TestReloadsUnderLoad reloads a hundred times under load, with changes of zones,
+// cache and addresses. It reloads by signal, by an edit in place, by a rename and by
+// the symlink swap of a mounted ConfigMap. Clients send each query once. None may be
+// lost or answered wrong.
 func TestReloadsUnderLoad(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

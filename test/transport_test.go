@@ -169,9 +169,9 @@ func readAsked(t *testing.T, c *cluster, network, name string) {
 // slowConnections is more than the connection limit of a listener.
 const slowConnections = 1100
 
-// testSlowLoris opens all connections that nodens accepts and sends the first
-// bytes of a query on each. nodens serves UDP and an older connection all the
-// time, and accepts TCP again after it has closed the slow ones.
+// testSlowLoris opens all connections that nodens accepts and sends the first bytes
+// of a query on each. Throughout, nodens serves UDP and an older connection. It
+// accepts TCP again after it has closed the slow ones.
 func testSlowLoris(t *testing.T, c *cluster) {
 	older := dialTCP(t, c)
 	query := frames(t, "fast4.example.")

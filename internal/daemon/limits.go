@@ -18,7 +18,7 @@ import (
 // Prices in bytes, with room for the garbage collector. docs/cache.md has them, too.
 const (
 	processPrice = 24 << 20 // a daemon without load
-	programBytes = 16 << 20 // of these, the program's file
+	programBytes = 16 << 20 // part of processPrice: the program's file
 	missPrice    = 8 << 10  // a query being resolved, with its upstream sockets
 	connPrice    = 32 << 10 // a TCP connection of a client or to an upstream
 
@@ -36,7 +36,7 @@ const (
 	reservedFiles              = 40 // log, event loops, netlink, BPF, admin endpoints and their requests
 	minBudget, maxBudget       = 2 << 20, 512 << 20
 	unknownBudget              = 64 << 20 // without a memory limit
-	minHeap              int64 = 12 << 20 // less, and the garbage collector runs all the time
+	minHeap              int64 = 12 << 20 // with less, the garbage collector runs all the time
 )
 
 // resources are what limits divides.
@@ -119,8 +119,8 @@ func (o *Options) limits(r resources) limits {
 	return l
 }
 
-// defaultCache is half of the memory limit, and at most five eighths of what the
-// process leaves of it.
+// defaultCache is half of the memory limit, and at most five eighths of the limit
+// minus the memory of the process.
 func defaultCache(memory int64) int64 {
 	if memory == 0 {
 		return unknownBudget
@@ -164,8 +164,8 @@ func (l *limits) setConns(o LimitOptions, r resources, memory int64) {
 	l.connsPerClient = int(l.explicit("max-tcp-connections-per-client", int64(o.TCPPerClient), max(int64(l.conns)/2, 1)))
 }
 
-// checkConns clamps -max-tcp-connections, which is given for each address and makes
-// n in all, to memory in bytes and files in descriptors.
+// checkConns clamps -max-tcp-connections, a limit per address that allows n
+// connections in total, to memory in bytes and files in descriptors.
 func (l *limits) checkConns(given, n, memory, files int64, r resources) {
 	addresses, upstreams := int64(r.addresses), int64(l.upstreamConns+l.upstreamSockets)
 	room := max(memory-int64(l.upstreamConns)*connPrice, 0)
@@ -186,7 +186,8 @@ func (l *limits) checkConns(given, n, memory, files int64, r resources) {
 
 // heapLimit is the garbage collector's limit (GOMEMLIMIT): what is left without the
 // program, the memory of the kernel, and the cached answers, which are not on the
-// heap. The index of the cache is, up to an eighth of the cache's budget.
+// heap. The index of the cache is on the heap. It takes up to an eighth of the
+// cache's budget.
 func (l *limits) heapLimit(r resources) int64 {
 	kernel := l.upstreamSockets*socketKernel + (l.upstreamConns+l.conns*r.addresses)*connKernel
 	return max(r.memory-l.cache/8*7-programBytes-int64(kernel), minHeap)
@@ -200,8 +201,8 @@ func (l *limits) clamp(flag string, given, used int64, format string, args ...an
 	l.clamped = append(l.clamped, clamped{flag, given, used, fmt.Errorf("-%s %s "+format, append([]any{flag, value}, args...)...)})
 }
 
-// explicit returns the value of a flag, lowered if it does not fit, or otherwise if
-// the flag is not given.
+// explicit returns the value of a flag, lowered if it does not fit. If the flag is
+// not given, it returns otherwise.
 func (l *limits) explicit(flag string, given, otherwise int64) int64 {
 	for _, c := range l.clamped {
 		if c.flag == flag {

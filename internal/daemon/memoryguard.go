@@ -11,8 +11,8 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 )
 
-// memoryGuard shrinks the cache before the kernel's OOM killer ends the process:
-// other processes of the cgroup, queries in flight or a lowered limit may leave less
+// memoryGuard shrinks the cache before the kernel's OOM killer ends the process.
+// Other processes of the cgroup, queries in flight or a lowered limit may leave less
 // memory than the budget.
 type memoryGuard struct {
 	root    fs.FS

@@ -77,7 +77,7 @@ func TestPoolsLearn(t *testing.T) {
 	learn(second)
 	wantFrom(early, "second")
 	wantFrom(late, "second")
-	learn(netip.MustParseAddrPort("127.0.0.1:1")) // ourselves
+	learn(netip.MustParseAddrPort("127.0.0.1:1")) // this daemon itself
 	wantFrom(early, "to")
 	learn()
 	wantFrom(late, "to")

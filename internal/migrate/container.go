@@ -47,7 +47,7 @@ func envOf(n *yaml.Node) map[string]string {
 	return env
 }
 
-// Example values for what is known only on the node.
+// Example values for values that only the node knows.
 const (
 	exampleIP      = "192.0.2.1"
 	exampleLocal   = "169.254.20.10"

@@ -1,4 +1,4 @@
 // Package redirect decides which sockets of pods are redirected to the daemon, and
-// controls package bpf: it plans services and targets, checks that the targets
+// controls package bpf. It plans services and targets, checks that the targets
 // answer, sends heartbeats, and reports the state.
 package redirect

@@ -170,8 +170,8 @@ func (c *chain) fit(client nft.Client, want []nft.Rule, mine func(generation str
 }
 
 // replace puts want at the head of the chain and deletes have if the ruleset has
-// number at; otherwise it fails with ERESTART. Rules are deleted by handle, and
-// a table that is created again counts handles from the beginning: a handle that
+// number at; otherwise it fails with ERESTART. Rules are deleted by handle, and a
+// table that is created again counts handles from the beginning. So a handle that
 // was read before may belong to a rule of another program.
 func (c *chain) replace(client nft.Client, at uint32, have []nft.DumpedRule, want []nft.Rule) error {
 	var msgs []netlink.Message

@@ -62,11 +62,11 @@ func New(cfg Config) (*Firewall, error) {
 	return f, cfg.Registerer.Register(f.drops)
 }
 
-// Ensure puts rules that accept the local IPs' DNS and health traffic at the
-// head of every chain of other programs that would drop it, and marks them with
-// this generation. It removes them from chains that no longer need them. It is
-// idempotent. Call it before the daemon queries itself, and Remove after the
-// daemon has drained.
+// Ensure adds rules that accept the local IPs' DNS and health traffic. It adds them
+// at the head of every chain of other programs that would drop it, and marks them
+// with this generation. It removes them from chains that no longer need them. It is
+// idempotent. Call it before the daemon queries itself, and Remove after the daemon
+// has drained.
 //
 // It considers base chains of type filter at input or output, of family ip, ip6 or
 // inet, including those of iptables-nft. A chain drops if its policy drops or if an

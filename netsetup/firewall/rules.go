@@ -16,11 +16,11 @@ type wanted struct {
 	ports    nft.Ports
 }
 
-// accepts returns the rules that the chain needs: they accept the local IPs' DNS and
-// health traffic from other hosts and pods and its replies, and the same for the
-// node's own processes. The node's own traffic passes lo in both directions. Only on
-// lo can a source address be trusted. All expressions are known to iptables-nft, so
-// that it can still list its tables.
+// accepts returns the rules that the chain needs. They accept the local IPs' DNS and
+// health traffic with other hosts and pods, and with the node's own processes. The
+// node's own traffic passes lo in both directions. Only on lo can a source address
+// be trusted. All expressions are known to iptables-nft, so that it can still list
+// its tables.
 func (w wanted) accepts(c *chain, generation string) []nft.Rule {
 	if c.outcome != drops || c.owned || c.kind != nftables.ChainTypeFilter {
 		return nil

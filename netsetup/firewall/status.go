@@ -28,7 +28,7 @@ type Status struct {
 // Drop is a firewall that drops the local IPs' traffic.
 type Drop struct {
 	What string // "chain inet firewall INPUT", "the filter table of iptables-legacy"
-	Why  string // a verb phrase: what it does and why nodens does not change it
+	Why  string // a verb phrase: how it drops and why nodens does not change it
 }
 
 // Status reads the kernel's state and changes nothing.

@@ -57,9 +57,9 @@ func bpffsOf(t *testing.T) string {
 	return dir
 }
 
-// TestPodmanRedirect checks that the pod has what redirection needs: sockets in the
-// pods' cgroup reach nodens at an address without a route, and the cluster's DNS after
-// the pod has gone.
+// TestPodmanRedirect checks that the pod can redirect sockets. Sockets in the pods'
+// cgroup reach nodens at an address without a route, and the cluster's DNS after the
+// pod has ended.
 func TestPodmanRedirect(t *testing.T) {
 	s, n := newStore(t), newNode(t)
 	needRoot(t, "dig", "mount", "umount")

@@ -28,8 +28,8 @@ type metric struct {
 var metricName = regexp.MustCompile(`^(coredns|nodens)_[a-z0-9_]+$`)
 
 // sourceMetrics finds the metrics in the code: strings that look like the name of a
-// metric, with the help that follows as an argument of a call or as field Help. Labels
-// are the strings beside them. The kind is that of the function or type, if known.
+// metric. The help follows as an argument of a call or as field Help. Labels are the
+// strings beside them. The kind is that of the function or type, if known.
 func sourceMetrics(t *testing.T) map[string]metric {
 	t.Helper()
 	all := make(map[string]metric)

@@ -62,8 +62,8 @@ func withID(more func(*dns.Msg)) func(*dns.Msg) {
 }
 
 // plain removes what differs between queries from a line. It also removes AA and RA,
-// which CoreDNS does not set in a failure, and the size of the reply: nodens always
-// compresses names, CoreDNS only if the reply would not fit.
+// which CoreDNS does not set in a failure. It removes the size of the reply, because
+// nodens always compresses names, and CoreDNS only if the reply would not fit.
 func plain(line string) string {
 	line = regexp.MustCompile(`^\[INFO\] 127\.0\.0\.1:[0-9]+`).ReplaceAllString(line, "CLIENT")
 	line = regexp.MustCompile(`[0-9.]+(e-[0-9]+)?s\b`).ReplaceAllString(line, "TOOK")

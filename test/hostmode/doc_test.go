@@ -1,6 +1,6 @@
-// Package hostmode tests nodens as a drop-in for node-cache on one node: flags,
-// published argument lists, start and stop order, surge upgrades, interception of
-// a cluster IP, and what remains after the end.
+// Package hostmode tests nodens as a replacement of node-cache on one node: flags,
+// published argument lists, start and stop order, surge upgrades, interception of a
+// cluster IP, and leftovers on the host.
 //
 // Every test has its own network namespace. It starts nodens there as the kubelet
 // does, with its own /etc.

@@ -27,10 +27,9 @@ table inet firewall {
 }
 `
 
-// TestHostFirewall: on a node with a firewall that drops by default, pods and the
-// node get no answers without our rules, and answers with them, also after a
-// reload of the firewall. Afterwards the firewall is as before, however nodens
-// ended.
+// TestHostFirewall has a node with a firewall that drops by default. Pods and the
+// node get answers only with our rules, also after a reload of the firewall.
+// Afterwards the firewall is as before, however nodens ended.
 func TestHostFirewall(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -14,7 +14,7 @@ import (
 )
 
 // TestSupervised runs a supervisor without redirection. From outside it looks like
-// one process even if its workers die: its PID is in the PID file, it reloads and
+// one process even if its workers die. Its PID is in the PID file, it reloads and
 // ends on signals, and it leaves nothing on the host.
 func TestSupervised(t *testing.T) {
 	n := lab.NewNetns(t, "node")

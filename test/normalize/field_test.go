@@ -89,11 +89,11 @@ func coreDNS(q *dns.Msg, _ string) *dns.Msg {
 	return lab.Denial(q, dns.RcodeNameError, "cluster.local.")
 }
 
-// fieldClients are the stubs as pods use them. fails lists the host's resolvers
-// with which a stub does not find the name unless nodens normalises: musl 1.2.3
-// stops its search unless the replies for all types that it requests are
-// NXDOMAIN. That is A alone with AF_INET, and with AI_ADDRCONFIG if the pod has
-// no IPv6. (musl 1.1 stopped at one empty answer in any case.)
+// fieldClients are the stubs as pods use them. fails lists the host's resolvers with
+// which a stub finds the name only if nodens normalises. musl 1.2.3 continues its
+// search only if the replies for all types that it requests are NXDOMAIN. That is A
+// alone with AF_INET, and with AI_ADDRCONFIG if the pod has no IPv6. (musl 1.1
+// stopped at one empty answer in any case.)
 func fieldClients(t *testing.T) []fieldClient {
 	t.Helper()
 	never := func(hostResolver) bool { return false }

@@ -51,8 +51,8 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// A successor in mode auto takes over at once what its predecessor redirected,
-// even if there is no pod to query from.
+// A successor in mode auto takes over its predecessor's redirection at once, even if
+// there is no pod to query from.
 func TestAutoTakesOver(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
 	n.start(t, redirecting(corefile, "on", fallback)).Kill()

@@ -12,9 +12,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestRoutingModes checks for each routing mode which server answers a pod: at the
-// VIP without redirection, at the node, at a cluster IP, and at the VIP with
-// redirection while nodens runs, is killed, and runs again.
+// TestRoutingModes checks for each routing mode which server answers a pod. Without
+// redirection, the pod queries the VIP, the node and a cluster IP. With redirection,
+// it queries the VIP while nodens runs, is killed, and runs again.
 func TestRoutingModes(t *testing.T) {
 	for _, tc := range []struct {
 		name          string
