@@ -59,7 +59,7 @@ func (c *Cache) GetInto(key []byte, now time.Time, e *Entry) Hit {
 	if h.Entry = e; e == nil {
 		h.Entry = new(Entry)
 	}
-	set.shard.read(id, h.Entry)
+	set.shard.slab.read(id, h.Entry)
 	return h
 }
 

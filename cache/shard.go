@@ -138,20 +138,11 @@ func (s *binSet) add(hash uint64, e *Entry, born time.Duration, limit int, l inh
 	id := sh.slab.allocChain(need)
 	sl := sh.slab.slot(id)
 	*sl = slot{more: sl.more, hash: h, set: s.number, hits: l.hits, state: byte(e.kind)<<kindShift | l.freq}
-	sh.fill(id, e, born)
+	sh.slab.write(id, e, born)
 	sh.enqueue(b, id, main, need)
 	b.blocks += need
 	sh.index.add(h, id)
 	return true
-}
-
-// fill writes e into the blocks of entry id.
-func (sh *shard) fill(id uint32, e *Entry, born time.Duration) {
-	sl := sh.slab.slot(id)
-	sl.born, sl.used = int64(born), int64(born)
-	sl.ttl, sl.msgLen, sl.rcode, sl.key = e.ttl, e.msgLen, e.rcode, e.flags
-	sl.records = uint16(e.records())
-	sh.slab.write(id, e.buf)
 }
 
 // overwrite replaces entry id with e, which must have its key and kind. It
@@ -162,7 +153,7 @@ func (sh *shard) overwrite(id uint32, e *Entry, born time.Duration) bool {
 		return false
 	}
 	sl.state &^= stateRefreshing
-	sh.fill(id, e, born)
+	sh.slab.write(id, e, born)
 	return true
 }
 
@@ -326,11 +317,4 @@ func (sh *shard) dropSet(set *binSet) {
 		sh.slab.free = 0
 		sh.slab.truncate(1)
 	}
-}
-
-// read copies entry id to e.
-func (sh *shard) read(id uint32, e *Entry) {
-	sl := sh.slab.slot(id)
-	e.ttl, e.msgLen, e.rcode, e.kind, e.flags = sl.ttl, sl.msgLen, sl.rcode, sl.kind(), sl.key
-	e.buf = sh.slab.read(e.buf[:0], id, int(sl.msgLen)+2*int(sl.records))
 }

@@ -3,6 +3,7 @@ package cache
 import (
 	"math"
 	"runtime"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -152,31 +153,36 @@ func (s *slab) resident() int64 {
 	return n
 }
 
-// write copies buf to the entry whose first block is id. The entry must have
-// enough blocks.
-func (s *slab) write(id uint32, buf []byte) {
+// write copies e, which was put at born, to the blocks of entry id. There must be
+// enough of them.
+func (s *slab) write(id uint32, e *Entry, born time.Duration) {
 	sl := s.slot(id)
-	n := copy(sl.head[:], buf)
-	for next := sl.more; n < len(buf); {
+	sl.born, sl.used = int64(born), int64(born)
+	sl.ttl, sl.msgLen, sl.rcode, sl.key = e.ttl, e.msgLen, e.rcode, e.flags
+	sl.records = uint16(e.records())
+	n := copy(sl.head[:], e.buf)
+	for next := sl.more; n < len(e.buf); {
 		b := s.block(next)
-		n += copy(b.data[:], buf[n:])
+		n += copy(b.data[:], e.buf[n:])
 		next = b.more
 	}
 }
 
-// read appends the n bytes of an entry to dst.
-func (s *slab) read(dst []byte, id uint32, n int) []byte {
+// read copies entry id to e.
+func (s *slab) read(id uint32, e *Entry) {
 	sl := s.slot(id)
+	e.ttl, e.msgLen, e.rcode, e.kind, e.flags = sl.ttl, sl.msgLen, sl.rcode, sl.kind(), sl.key
+	n := int(sl.msgLen) + 2*int(sl.records)
 	k := min(n, headerLen)
-	dst = append(dst, sl.head[:k]...)
+	buf := append(e.buf[:0], sl.head[:k]...)
 	for next := sl.more; k < n; {
 		b := s.block(next)
 		part := min(n-k, len(b.data))
-		dst = append(dst, b.data[:part]...)
+		buf = append(buf, b.data[:part]...)
 		k += part
 		next = b.more
 	}
-	return dst
+	e.buf = buf
 }
 
 // question reports whether q follows the header of an entry.

@@ -144,7 +144,7 @@ func (s *binSet) resume(k Kind, main bool, block, seq uint32) uint32 {
 
 func (sw *snapshotWriter) append(sh *shard, id uint32) {
 	sl := sh.slab.slot(id)
-	sh.read(id, &sw.entry)
+	sh.slab.read(id, &sw.entry)
 	b := sw.chunk.AvailableBuffer()
 	b = binary.BigEndian.AppendUint64(b, uint64(max(int64(sw.now)-sl.born, 0)))
 	b = binary.BigEndian.AppendUint32(b, sl.ttl)

@@ -243,7 +243,7 @@ func useAll(t *testing.T, s *Store, c *Cache, n int) {
 		for _, main := range []bool{false, true} {
 			for id := c.space.sets[0].bins[k].queue(main).oldest; id != 0; id = sh.slab.slot(id).next {
 				var e Entry
-				sh.read(id, &e)
+				sh.slab.read(id, &e)
 				key := append(slices.Clone(e.Msg()[headerLen:questionEnd(e.Msg())]), e.flags)
 				if h := c.Get(key, time.Now()); h.State == Miss || !same(h.Entry, &e) {
 					t.Errorf("not found: %+v", e)
