@@ -157,7 +157,8 @@ func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) 
 	}
 	s.Fallbacks = used
 	r.table.services[vip] = s
-	if held, err := r.isHeldByOther(); held || err != nil {
+	holder, err := canaryCookie(r.objs.Canary)
+	if err != nil || holder != 0 && (r.canary == nil || holder != r.canary.cookie) {
 		return err
 	}
 	value := s.value()
@@ -165,10 +166,4 @@ func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) 
 		return explain(fmt.Sprintf("redirect: set fallbacks of %s", vip), err)
 	}
 	return nil
-}
-
-// isHeldByOther reports whether another process holds the canary. The caller holds mu.
-func (r *Redirect) isHeldByOther() (bool, error) {
-	holder, err := canaryCookie(r.objs.Canary)
-	return holder != 0 && (r.canary == nil || holder != r.canary.cookie), err
 }
