@@ -106,7 +106,8 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 	loops := newLoopProber(b.registry, b.log)
 	pools := newPools(ctx, poolsConfig{
 		Logger: b.log, Metrics: upstream.NewMetrics(b.registry), Patient: !o.Hedge, Changed: loops.request,
-		Own: func(a netip.AddrPort) bool { return o.isLocal(a) || redir.Plan().IsTarget(a) },
+		Limits: upstream.Limits{Sockets: limits.upstreamSockets, Conns: limits.upstreamConns, Pending: limits.misses},
+		Own:    func(a netip.AddrPort) bool { return o.isLocal(a) || redir.Plan().IsTarget(a) },
 	})
 	lines, probes := newLineWriter(o.Stdout, b.registry), new(probeState)
 	active := &activeConfig{

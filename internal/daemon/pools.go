@@ -23,6 +23,8 @@ type poolsConfig struct {
 	Logger  *slog.Logger
 	Metrics *upstream.Metrics
 	Patient bool // see upstream.PoolConfig
+	// Sockets and Conns are those of all pools, Pending that of each.
+	Limits upstream.Limits
 	// Own reports whether the daemon itself serves on an address.
 	Own func(netip.AddrPort) bool
 	// Changed is called after a resolv.conf or the API server has changed the
@@ -85,7 +87,18 @@ func (p *pools) open(key string, f *config.Forward) (*upstream.Pool, error) {
 		return nil, err
 	}
 	p.byKey[key] = p.start(pool, f, files, read)
+	p.divideLimits()
 	return pool, nil
+}
+
+// divideLimits gives each pool an equal part of Limits; p.mu is held.
+func (p *pools) divideLimits() {
+	n, l := max(len(p.byKey), 1), p.Limits
+	l.Sockets = max(min(l.Sockets/n, maxPoolSockets), 1)
+	l.Conns = max(min(l.Conns/n, maxPoolConns), 1)
+	for _, r := range p.byKey {
+		r.SetLimits(l)
+	}
 }
 
 // start runs the pool and follows the files that its upstreams come from.
@@ -142,6 +155,7 @@ func (p *pools) retain(keep map[string]bool) {
 			gone = append(gone, r)
 		}
 	}
+	p.divideLimits()
 	p.mu.Unlock()
 	for _, r := range gone {
 		r.stop()
