@@ -129,7 +129,9 @@ func (j *job) rewritten(q *Query, r *action.Rewriting) (message, outcome) {
 	}
 	ctx, cancel := context.WithTimeout(j.srv.ctx, j.srv.timeout)
 	defer cancel()
-	r.Retarget(m.Msg, func(name string) *dns.Msg { return new(exchange).fill(j.srv, &asked).lookupName(ctx, name, asked.qtype) })
+	r.Retarget(m.Msg, func(name string) *dns.Msg {
+		return new(exchange).fill(j.srv, &asked).lookupName(ctx, name, asked.qtype)
+	})
 	r.Restore(m.Msg)
 	return m, o
 }

@@ -59,7 +59,7 @@ type Zone struct {
 	uncounted bool // in no metric
 
 	active atomic.Int64 // slots of misses that it takes
-	serial uint32 // distinguishes equal questions of different zones in flight
+	serial uint32       // distinguishes equal questions of different zones in flight
 }
 
 // noZone is CoreDNS's zone label of queries that belong to no zone.
