@@ -107,7 +107,7 @@ func (f *flags) set() *flag.FlagSet {
 	f.setRedirect(fs)
 	f.setCluster(fs)
 	f.setLimits(fs)
-	fs.Func("cache-size", "`bytes` that cached answers of all zones may use, with K, M or G for 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, at most 512M; 64M without a limit)", func(s string) (err error) {
+	fs.Func("cache-size", "`bytes` that cached answers of all zones may use, with K, M or G for 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, less below 128M, at most 512M; 64M without a limit)", func(s string) (err error) {
 		f.CacheSize, err = parseBytes(s)
 		return err
 	})

@@ -65,6 +65,7 @@
 {{- if lt (float64 .Values.terminationGracePeriodSeconds) $seconds }}
 {{- fail (printf "config.lameduck is %s, and the shutdown after it takes 5s: terminationGracePeriodSeconds must be at least %v, not %v" $c.lameduck (ceil $seconds) (int .Values.terminationGracePeriodSeconds)) }}
 {{- end }}
+{{- include "nodens.checkLimits" . }}
 {{- with .Values.updateStrategy }}
 {{- if and (eq .type "RollingUpdate") (not .rollingUpdate) }}
 {{- fail "updateStrategy.type RollingUpdate needs updateStrategy.rollingUpdate" }}
