@@ -77,6 +77,13 @@ func newServer(b base, l limits, workers int, now func() time.Time) (srv *server
 	return srv, identity, err
 }
 
+func newRedirector(b base, workers int, identity string, reloads reloadRequests, live *liveness) *redirect.Redirector {
+	return redirect.New(redirect.Config{
+		Logger: b.log, Registerer: b.registry, Workers: workers, Identity: identity, PodLogs: b.opts.Redirect.PodLogs,
+		Reload: func() { reloads.add("redirection failed") }, Answered: live.answered, Withdrawn: live.withdrawn,
+	})
+}
+
 // newDaemon makes the parts. Nothing runs yet. The goroutines of upstream pools end
 // with ctx.
 func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daemon, error) {
@@ -99,10 +106,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 	reloads := make(reloadRequests, 1)
 	store, memory := newCache(o.Root, limits, now, b.log)
 	live := newLiveness(o.Supervisor, probeAny(srv), b.log)
-	redir := redirect.New(redirect.Config{
-		Logger: b.log, Registerer: b.registry, Workers: workers, Identity: identity, PodLogs: o.Redirect.PodLogs,
-		Reload: func() { reloads.add("redirection failed") }, Answered: live.answered, Withdrawn: live.withdrawn,
-	})
+	redir := newRedirector(b, workers, identity, reloads, live)
 	loops := newLoopProber(b.registry, b.log)
 	pools := newPools(ctx, poolsConfig{
 		Logger: b.log, Metrics: upstream.NewMetrics(b.registry), Patient: !o.Hedge, Changed: loops.request,

@@ -16,12 +16,16 @@ import (
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
+// doctorSetup derives doctor's configuration from the options.
+type doctorSetup struct{ *Options }
+
 // DoctorConfig returns doctor's configuration for a daemon with these options. It
 // calls warn for each error that does not stop such a daemon.
 func (o *Options) DoctorConfig(warn func(error)) doctor.Config {
+	d := doctorSetup{o}
 	c := doctor.Config{
 		ClusterDomain: strings.ToLower(o.ClusterDomain) + ".", ResolvConf: hostResolvConf,
-		Needs: o.doctorNeeds(), Holders: portHolders, Host: o.hostState,
+		Needs: d.needs(), Holders: portHolders, Host: d.hostState,
 	}
 	for _, ip := range o.LocalIPs {
 		c.Addresses = append(c.Addresses, netip.AddrPortFrom(ip, o.DNSPort))
@@ -35,14 +39,14 @@ func (o *Options) DoctorConfig(warn func(error)) doctor.Config {
 		return c
 	}
 	for _, b := range cfg.Blocks {
-		o.addDoctorBlock(&c, b)
+		d.addBlock(&c, b)
 	}
-	o.addDoctorRedirect(&c, cfg)
+	d.addRedirect(&c, cfg)
 	return c
 }
 
-// addDoctorBlock adds the settings of one server block.
-func (o *Options) addDoctorBlock(c *doctor.Config, b *config.Block) {
+// addBlock adds the settings of one server block.
+func (o doctorSetup) addBlock(c *doctor.Config, b *config.Block) {
 	if b.Health != nil {
 		c.Ports = append(c.Ports, adminPort("health", b.Health.Addr))
 	}
@@ -95,8 +99,8 @@ func adminPort(name, addr string) doctor.Port {
 	return p
 }
 
-// doctorNeeds lists the capabilities that the options need.
-func (o *Options) doctorNeeds() []doctor.Need {
+// needs lists the capabilities that the options need.
+func (o doctorSetup) needs() []doctor.Need {
 	var needs []doctor.Need
 	if o.DNSPort < 1024 {
 		needs = append(needs, doctor.Need{Name: "NET_BIND_SERVICE", Bit: unix.CAP_NET_BIND_SERVICE, For: fmt.Sprintf("to listen on port %d", o.DNSPort)})
@@ -121,7 +125,7 @@ func portHolders(port uint16, addrs ...netip.Addr) ([]doctor.Holder, error) {
 
 // hostState returns the state of the host set-up. It ignores the parts that the
 // options turn off.
-func (o *Options) hostState(ctx context.Context) (doctor.HostState, error) {
+func (o doctorSetup) hostState(ctx context.Context) (doctor.HostState, error) {
 	var out doctor.HostState
 	c := o.HostConfig()
 	if len(c.Addrs) == 0 {

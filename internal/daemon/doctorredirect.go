@@ -12,9 +12,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/redirect"
 )
 
-// addDoctorRedirect adds the wanted redirection, and a function that reads the state
+// addRedirect adds the wanted redirection, and a function that reads the state
 // in the kernel.
-func (o *Options) addDoctorRedirect(c *doctor.Config, cfg *config.Config) {
+func (o doctorSetup) addRedirect(c *doctor.Config, cfg *config.Config) {
 	settings := cfg.Redirect()
 	pinDir := o.Redirect.PinDir
 	c.Redirect = doctor.Redirect{
