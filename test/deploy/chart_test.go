@@ -331,7 +331,7 @@ func TestBadValues(t *testing.T) {
 		"updateStrategy.rollingUpdate.maxSurge=0":                                `maxSurge is 0 and maxUnavailable is 0, but exactly one`,
 		"config.cacheSize=110M":                                                  `config.cacheSize 110M does not fit: resources.limits.memory, 128 MiB, leaves 102 MiB after 24 MiB for the process and 2 MiB for misses and TCP connections`,
 		"extraArgs={-max-misses=100000}":                                         `-max-misses 100000 needs 781 MiB (8 KiB each); resources.limits.memory, 128 MiB, leaves 39 MiB after the cache's 64 MiB, 24 MiB for the process and 1 MiB for TCP connections`,
-		"extraArgs={-quiet,--max-misses=4000},config.cacheSize=96Mi":                    `-max-misses 4000 needs 31 MiB (8 KiB each); resources.limits.memory, 128 MiB, leaves 7 MiB after the cache's 96 MiB`,
+		"extraArgs={-quiet,--max-misses=4000},config.cacheSize=96Mi":             `-max-misses 4000 needs 31 MiB (8 KiB each); resources.limits.memory, 128 MiB, leaves 7 MiB after the cache's 96 MiB`,
 		"extraArgs={-quiet,-max-tcp-connections=1000}":                           `-max-tcp-connections 1000 needs 62 MiB (32 KiB each, on 2 addresses); resources.limits.memory, 128 MiB, leaves 10 MiB after the cache's 64 MiB, 24 MiB for the process, 26 MiB for misses and 3 MiB for TCP connections to upstreams`,
 		"updateStrategy.type=Recreate":                                           `at '/updateStrategy/type': value must be one of 'RollingUpdate', 'OnDelete'`,
 	} {
