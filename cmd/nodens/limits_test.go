@@ -1,10 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,40 +36,5 @@ func TestCheckLimits(t *testing.T) {
 		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("%s: %v\nwant %s", args, err, want)
 		}
-	}
-}
-
-// status prints the limits of the running daemon.
-func TestPrintLimits(t *testing.T) {
-	const metrics = `# HELP nodens_limit x
-nodens_limit{resource="misses"} 3413
-nodens_limit{resource="misses_per_client"} 426
-nodens_limit{resource="tcp_connections"} 160
-nodens_limit{resource="tcp_connections_per_client"} 80
-nodens_limit{resource="upstream_sockets"} 2048
-nodens_limit{resource="upstream_tcp_connections"} 106
-nodens_limit_bytes{resource="memory"} 1.34217728e+08
-nodens_limit_bytes{resource="heap"} 5.0247680e+07
-nodens_limit_bytes{resource="cache"} 6.7108864e+07
-nodens_limit_clamped{limit="cache_size"} 0
-nodens_limit_clamped{limit="max_misses"} 1
-`
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, metrics) }))
-	defer s.Close()
-	var out bytes.Buffer
-	printLimits(t.Context(), &out, strings.TrimPrefix(s.URL, "http://"))
-	want := `limits	memory 128 MiB, heap 47 MiB, cache 64 MiB
-limits	3413 misses, 426 of one client
-limits	160 TCP connections on each address, 80 of one client
-limits	2048 UDP sockets and 106 TCP connections to upstreams
-note	-max-misses does not fit and is lowered; run nodens check with the daemon's flags
-`
-	if out.String() != want {
-		t.Errorf("got\n%swant\n%s", out.String(), want)
-	}
-	out.Reset()
-	printLimits(t.Context(), &out, "")
-	if want := "limits\tunknown: the Corefile has no prometheus directive\n"; out.String() != want {
-		t.Errorf("%q, want %q", out.String(), want)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/daemon"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/netsetup/firewall"
@@ -119,7 +120,7 @@ func status(ctx context.Context, e env) error {
 	}
 	printStatus(e.stdout, f, s)
 	cfg := f.readCorefile(e)
-	printLimits(ctx, e.stdout, metricsAddr(cfg))
+	daemon.PrintLimits(ctx, e.stdout, cfg)
 	redirected, err := redirect.PrintStatus(e.stdout, f.Redirect.PinDir, cfg.Redirect().Mode == config.RedirectOn)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"bufio"
@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,9 +32,9 @@ func metricsAddr(cfg *config.Config) string {
 	return ""
 }
 
-// printLimits prints the limits that the daemon with its metrics at addr exports.
-func printLimits(ctx context.Context, w io.Writer, addr string) {
-	l, err := scrapeLimits(ctx, addr)
+// PrintLimits prints the limits that the running daemon with this Corefile exports.
+func PrintLimits(ctx context.Context, w io.Writer, cfg *config.Config) {
+	l, err := scrapeLimits(ctx, metricsAddr(cfg))
 	if err != nil {
 		fmt.Fprintf(w, "limits\tunknown: %v\n", err)
 		return
@@ -45,8 +47,8 @@ func printLimits(ctx context.Context, w io.Writer, addr string) {
 	fmt.Fprintf(w, "limits\t%d misses, %d of one client\n", l["nodens_limit misses"], l["nodens_limit misses_per_client"])
 	fmt.Fprintf(w, "limits\t%d TCP connections on each address, %d of one client\n", l["nodens_limit tcp_connections"], l["nodens_limit tcp_connections_per_client"])
 	fmt.Fprintf(w, "limits\t%d UDP sockets and %d TCP connections to upstreams\n", l["nodens_limit upstream_sockets"], l["nodens_limit upstream_tcp_connections"])
-	for key, n := range l {
-		if flag, ok := strings.CutPrefix(key, "nodens_limit_clamped "); ok && n == 1 {
+	for _, key := range slices.Sorted(maps.Keys(l)) {
+		if flag, ok := strings.CutPrefix(key, "nodens_limit_clamped "); ok && l[key] == 1 {
 			fmt.Fprintf(w, "note\t-%s does not fit and is lowered; run nodens check with the daemon's flags\n", strings.ReplaceAll(flag, "_", "-"))
 		}
 	}
