@@ -31,8 +31,8 @@ func replaceByFIFO(t *testing.T, path string) {
 }
 
 // TestIrregularFiles replaces each file that nodens reads again by a FIFO, a
-// directory and 3 MB of garbage. nodens names the file, serves on, reloads when the
-// file is good again, and ends on SIGTERM.
+// directory and 3 MB of garbage. nodens names the file, continues to serve, reloads
+// when the file is valid again, and ends on SIGTERM.
 func TestIrregularFiles(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -10,15 +10,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ErrNotMine says that the question is for another source: the name is outside
-// the zones of this one, or unknown here and falls through.
+// ErrNotMine means that the question is for another source: the name is outside the
+// zones of this one, or this one does not know it and lets it fall through.
 var ErrNotMine = errors.New("the question is for another source")
 
-// ErrNoNameserver says that a resolv.conf has no nameserver line.
+// ErrNoNameserver means that a resolv.conf has no nameserver line.
 var ErrNoNameserver = errors.New("no nameserver")
 
-// ErrOverloaded says that as many exchanges were under way as may be.
-var ErrOverloaded = errors.New("too many queries under way")
+// ErrOverloaded means that the limit of exchanges in flight is reached.
+var ErrOverloaded = errors.New("too many queries in flight")
 
 // Extended DNS Errors that an Error carries, RFC 8914 section 4.
 const (
@@ -28,10 +28,10 @@ const (
 	edeNetworkError         = dns.ExtendedErrorCodeNetworkError
 )
 
-// Error says why there is no answer. The client gets SERVFAIL for it.
+// Error is the reason why there is no answer. The client gets SERVFAIL.
 type Error struct {
-	// EDE is the Extended DNS Error code for the client, RFC 8914: the first that
-	// an upstream sent, else one for what failed between nodens and them.
+	// EDE is the Extended DNS Error code for the client, RFC 8914: the first that an
+	// upstream sent, else one for the failure between nodens and the upstreams.
 	EDE uint16
 	// Text is the EXTRA-TEXT of that upstream's EDE; may be empty.
 	Text string

@@ -11,15 +11,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// maxTries bounds the queries of one exchange, and triesOfOne those to one
-// server, RFC 9520 section 3.1. What a server's own reply asks for (TCP, no OPT
-// record) does not count.
+// maxTries bounds the queries of one exchange, and triesOfOne those to one server,
+// RFC 9520 section 3.1. A query that a server's reply requires (TCP, no OPT record)
+// does not count.
 const (
 	maxTries   = 4
 	triesOfOne = 3
 )
 
-// Exchange is Start that waits for the answer, until ctx is done at the latest.
+// Exchange calls Start and waits for the answer, until ctx is done at the latest.
 func (p *Pool) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 	type result struct {
 		m   *dns.Msg
@@ -46,25 +46,25 @@ func (p *Pool) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 	return r.m, r.err
 }
 
-// Start asks the servers q's question until one answers or end is reached; the
-// zero end, and one later than that, is PoolConfig.Timeout from now. See the
-// package comment for q and the answer.
+// Start queries the servers for q until one answers or end is reached. end is at
+// most PoolConfig.Timeout from now; zero means that maximum. See the package comment
+// for q and the answer.
 //
-// done is called once, with the answer or with the error. It must not block. It
-// may be called before Start returns; otherwise it is called on a goroutine of
-// the package, without locks. cancel ends the exchange; done is not called
-// after that, but may be under way. The silence of a query that was cancelled
-// does not count against its server.
+// done is called once, with the answer or with the error. It must not block. It may
+// be called before Start returns; otherwise it is called on a goroutine of the
+// package, without locks. cancel ends the exchange. done is not called after that,
+// but a call may still be running. A cancelled query without a reply is no failure
+// of its server.
 //
-// A nil error means rcode NOERROR, NXDOMAIN or YXDOMAIN. After any other rcode,
-// and after a reply that looks like a lame server's referral, the next server is
-// asked. The referral is returned if no server knows better.
+// A nil error means rcode NOERROR, NXDOMAIN or YXDOMAIN. After any other rcode, and
+// after a reply that looks like a lame server's referral, the next server is
+// queried. The referral is returned if no server sends a better reply.
 //
-// Another query goes out before the first is given up: after the time in which
-// most replies come if the budget for it allows, and at the latest when the
-// first is likely lost. It goes to the next server of the policy, with
-// sequential or a single server to the same one in another form. The first
-// answer wins, whichever query it is for.
+// A second query goes out while the first one still waits: after the time in which
+// most replies come if the hedge budget allows, and at the latest when the first
+// query is probably lost. It goes to the next server of the policy. With sequential
+// or a single server, it goes to the same server in another form. The first answer
+// to any of the queries wins.
 //
 // The answer has TC set if it came over UDP and the query over TCP failed. It
 // must not be cached then.
@@ -88,25 +88,26 @@ type attempt struct {
 	place int // in outage.waiting, from 1; 0: not there; guarded by outage.mu
 
 	mu   sync.Mutex
-	done func(*dns.Msg, error) // nil: called already, or not to be called
+	done func(*dns.Msg, error) // nil: called already, or cancelled
 	over bool                  // nothing more is sent
 	tryList
-	next      time.Time // when another query goes out
+	next      time.Time // when the next query is sent
 	racing    bool      // a query was not answered in time: next is for a repeat
 	probe     bool      // this is a health probe: one query, in no statistics
 	cancelled bool
 	waits     bool // for the end of an outage
-	trial     bool // is sent during an outage
+	trial     bool // sent during an outage
 	early     bool // err is reported before the end
 	watched   *query
 
-	lame *dns.Msg // a referral, if nothing better comes
+	lame *dns.Msg // a referral, in case no better reply comes
 	m    *dns.Msg // the result
 	err  *Error
 	edes []dns.EDNS0_EDE
 }
 
-// newAttempt makes the attempt for q, or refuses it.
+// newAttempt makes the attempt for q. It returns an error if q is invalid or a limit
+// is reached.
 func (p *Pool) newAttempt(q *dns.Msg, end time.Time, done func(*dns.Msg, error)) (*attempt, error) {
 	ask, err := newQuestion(q)
 	if err != nil {
@@ -157,8 +158,8 @@ func (a *attempt) begin() {
 	a.ask(time.Now())
 }
 
-// ask asks the next server. If there is none and nothing more can come, it ends
-// the exchange.
+// ask queries the next server. If there is none and no reply can come any more, it
+// ends the exchange.
 func (a *attempt) ask(now time.Time) {
 	a.next = a.end
 	if a.pool.down.Load() && a.mayNotSend(now) {
@@ -174,13 +175,13 @@ func (a *attempt) ask(now time.Time) {
 		a.fail()
 		return
 	}
-	if a.probe { // a late reply counts, though this one has failed
+	if a.probe { // the probe has failed, but a late reply still counts
 		a.early, a.err = true, a.failure()
 	}
 	a.setTimer()
 }
 
-// mayNotSend reports whether the outage keeps a from being sent.
+// mayNotSend reports whether the outage prevents sending a.
 func (a *attempt) mayNotSend(now time.Time) bool {
 	if a.over || a.waits || a.trial || a.probe {
 		return a.over || a.waits
@@ -198,8 +199,8 @@ func (a *attempt) mayNotSend(now time.Time) bool {
 	return true
 }
 
-// resume sends a again, which waited in an outage: as a trial, or because the
-// outage has ended.
+// resume sends a after it waited in an outage: as a trial, or because the outage has
+// ended.
 func (a *attempt) resume(trial bool) {
 	a.mu.Lock()
 	defer a.unlock()
@@ -215,8 +216,8 @@ func (a *attempt) resume(trial bool) {
 	}
 }
 
-// query sends s a query and reports whether it is under way. hedge says that
-// the one before is merely late.
+// query sends a query to s and reports whether that succeeded. hedge means that the
+// previous query is late, but probably not lost.
 func (a *attempt) query(s *server, now time.Time, hedge bool) bool {
 	if a.tried == maxTries || a.probe && a.tried > 0 || !now.Before(a.end) {
 		return false
@@ -230,13 +231,13 @@ func (a *attempt) query(s *server, now time.Time, hedge bool) bool {
 	a.tries[a.tried] = q
 	a.tried++
 	if err := a.send(q, now, fresh); err != nil {
-		a.judge(q, nil, err)
+		a.setResult(q, nil, err)
 		return false
 	}
 	return true
 }
 
-// send sends q and plans what follows if no reply comes.
+// send sends q and sets when the next query is sent if no reply comes.
 func (a *attempt) send(q *query, now time.Time, fresh bool) error {
 	wait := a.pool.lateAfter(q.s)
 	if a.probe {
@@ -268,14 +269,14 @@ func (a *attempt) setTimer() {
 		at = a.next
 	}
 	for _, q := range a.tries[:a.tried] {
-		if !q.judged && q.late.Before(at) {
+		if !q.hasResult && q.late.Before(at) {
 			at = q.late
 		}
 	}
 	a.pool.timers.set(&a.timer, at)
 }
 
-// due acts on the time: silence of a query, another query, or the end.
+// due handles the timer: a query without a reply, the next query, or the end.
 func (a *attempt) due() {
 	a.mu.Lock()
 	defer a.unlock()
@@ -289,7 +290,7 @@ func (a *attempt) due() {
 		return
 	}
 	for _, q := range a.tries[:a.tried] {
-		if !q.judged && !now.Before(q.late) {
+		if !q.hasResult && !now.Before(q.late) {
 			a.timedOut(q)
 		}
 	}
@@ -302,31 +303,31 @@ func (a *attempt) due() {
 	a.setTimer()
 }
 
-// timedOut takes q, which was silent for too long, for failed. It stays pending.
+// timedOut counts q as failed, because it got no reply in time. q stays pending, so
+// that a late reply still counts.
 func (a *attempt) timedOut(q *query) {
 	if q.cut == nil {
-		a.judge(q, nil, os.ErrDeadlineExceeded)
+		a.setResult(q, nil, os.ErrDeadlineExceeded)
 		return
 	}
 	q.s.metrics.truncated.Inc()
-	a.settle(q, q.cut)
+	a.takeReply(q, q.cut)
 }
 
-// lose takes the error err for what became of q, or the truncated reply that it
-// follows.
-func (a *attempt) lose(q *query, err error) {
+// queryFailed ends q with err or, if q followed a truncated reply, with that reply.
+func (a *attempt) queryFailed(q *query, err error) {
 	if q.cut != nil {
 		q.s.metrics.truncated.Inc()
-		a.settle(q, q.cut)
+		a.takeReply(q, q.cut)
 		return
 	}
-	a.judge(q, nil, err)
+	a.setResult(q, nil, err)
 	if !a.inFlight() {
 		a.ask(time.Now())
 	}
 }
 
-// replied takes the reply m to q.
+// replied handles the reply m to q.
 func (a *attempt) replied(q *query, m *dns.Msg) {
 	a.mu.Lock()
 	defer a.unlock()
@@ -335,7 +336,7 @@ func (a *attempt) replied(q *query, m *dns.Msg) {
 		return
 	}
 	q.release(true)
-	q.heard(m, now)
+	q.observe(m, now)
 	if a.over {
 		a.unwatch(false)
 		return
@@ -361,19 +362,19 @@ func (a *attempt) replied(q *query, m *dns.Msg) {
 		q.s.metrics.truncated.Inc()
 		m = q.cut
 	}
-	a.settle(q, m)
+	a.takeReply(q, m)
 }
 
-// heard learns about q's server and pool from a reply, late or not.
-func (q *query) heard(m *dns.Msg, now time.Time) {
+// observe records what a reply shows about q's server, even a late one.
+func (q *query) observe(m *dns.Msg, now time.Time) {
 	q.s.metrics.rtt.Store(int64(q.s.rtt.observe(now.Sub(q.sent))))
 	if q.size > 0 && !deniesEDNS(m) && !q.stream {
-		q.s.edns.heard(q.a.pool.cfg.Now(), m.IsEdns0() != nil)
+		q.s.edns.replied(q.a.pool.cfg.Now(), m.IsEdns0() != nil)
 	}
 	q.a.pool.alive(q.s)
 }
 
-// resend replaces q, which waits no more, by a query to the same server in
+// resend replaces q, which no longer waits, with a query to the same server in
 // another form.
 func (a *attempt) resend(q *query, stream bool, size uint16, fresh bool) {
 	now := time.Now()
@@ -388,13 +389,13 @@ func (a *attempt) resend(q *query, stream bool, size uint16, fresh bool) {
 	}
 	a.racing = true
 	if err := a.send(n, now, fresh); err != nil {
-		a.lose(n, err)
+		a.queryFailed(n, err)
 		return
 	}
 	a.setTimer()
 }
 
-// failed takes the error of the port or connection that q waits on.
+// failed handles an error of the port or connection on which q waits.
 func (a *attempt) failed(q *query, err error) {
 	a.mu.Lock()
 	defer a.unlock()
@@ -405,32 +406,32 @@ func (a *attempt) failed(q *query, err error) {
 	switch {
 	case a.over:
 		a.unwatch(false)
-	case q.judged && a.inFlight():
-	case q.judged:
+	case q.hasResult && a.inFlight():
+	case q.hasResult:
 		a.ask(time.Now())
 	case q.reused && !q.renewed && !isTimeout(err):
 		a.resend(q, q.stream, q.size, true)
 	default:
-		a.lose(q, err)
+		a.queryFailed(q, err)
 	}
 }
 
-// settle takes m as the reply that q came to. If it is no answer, the next server
-// is asked. Otherwise the exchange ends, and the servers that are still silent
-// are suspects.
-func (a *attempt) settle(q *query, m *dns.Msg) {
-	if !a.judge(q, m, nil) {
+// takeReply makes m the result of q. If m is no answer, it queries the next server.
+// Otherwise the exchange ends, and takeReply marks the servers that have not replied
+// as suspects.
+func (a *attempt) takeReply(q *query, m *dns.Msg) {
+	if !a.setResult(q, m, nil) {
 		if !a.inFlight() {
 			a.ask(time.Now())
 		}
 		return
 	}
 	for _, o := range a.tries[:a.tried] {
-		if o == q || o.judged {
+		if o == q || o.hasResult {
 			continue
 		}
 		if o.reused {
-			o.s.conns.dropOlder(o.started) // they are as dead as this one
+			o.s.conns.dropOlder(o.started) // they are probably dead too
 		}
 		if o.s != q.s {
 			a.pool.suspect(o.s)
@@ -443,11 +444,11 @@ func (a *attempt) settle(q *query, m *dns.Msg) {
 	a.finish(m, nil)
 }
 
-// judge notes what became of q and reports whether m is an answer.
-func (a *attempt) judge(q *query, m *dns.Msg, err error) bool {
-	late := q.judged
-	q.judged, q.err = true, err
-	a.book(q.s, m, err, q.started)
+// setResult records the result of q and reports whether m is an answer.
+func (a *attempt) setResult(q *query, m *dns.Msg, err error) bool {
+	late := q.hasResult
+	q.hasResult, q.err = true, err
+	a.count(q.s, m, err, q.started)
 	if err != nil {
 		if isTimeout(err) && !late {
 			a.silent = append(a.silent, q.s)
@@ -468,11 +469,11 @@ func (a *attempt) judge(q *query, m *dns.Msg, err error) bool {
 	return false
 }
 
-// book counts a query and judges the server by it. The silence of a server whose
-// query was cancelled, or that got little time, proves nothing.
-func (a *attempt) book(s *server, m *dns.Msg, err error, started time.Time) {
+// count counts the result of a query, and updates the health of its server. A
+// missing reply proves nothing if the query was cancelled or had little time.
+func (a *attempt) count(s *server, m *dns.Msg, err error, started time.Time) {
 	switch {
-	case a.probe: // whose sender does it
+	case a.probe: // probeOnce counts it
 	case err == nil:
 		s.metrics.response(m.Rcode, time.Since(started))
 		a.pool.alive(s)
@@ -485,7 +486,7 @@ func (a *attempt) book(s *server, m *dns.Msg, err error, started time.Time) {
 // fail ends the exchange without an answer.
 func (a *attempt) fail() {
 	for _, q := range a.tries[:a.tried] {
-		if q.judged {
+		if q.hasResult {
 			continue
 		}
 		a.timedOut(q)
@@ -523,9 +524,9 @@ func (a *attempt) finish(m *dns.Msg, err *Error) {
 	}
 }
 
-// watch keeps a query with an OPT record pending to which winner's server is
-// silent, while it answered winner, which has none. A late reply to it shows that
-// the server supports EDNS.
+// watch keeps a query with an OPT record pending if its server answered only winner,
+// which has none. A late reply to the pending query shows that the server supports
+// EDNS.
 func (a *attempt) watch(winner *query) {
 	if winner.denied || a.probe {
 		return
@@ -551,8 +552,8 @@ func (a *attempt) unwatch(silent bool) {
 	a.pool.timers.remove(&a.timer)
 }
 
-// cancel ends the exchange and returns the error it had come to; nil if it was
-// over.
+// cancel ends the exchange and returns its error so far; nil if the exchange had
+// ended.
 func (a *attempt) cancel() error {
 	a.mu.Lock()
 	defer a.unlock()
@@ -567,7 +568,7 @@ func (a *attempt) cancel() error {
 	return a.err
 }
 
-// failure sums up what the queries came to.
+// failure makes the error from the results of all queries.
 func (a *attempt) failure() *Error {
 	e := &Error{Upstream: a.edes}
 	var errs []error

@@ -292,7 +292,7 @@ func TestFailuresCounted(t *testing.T) {
 			Endpoint{Addr: netip.MustParseAddrPort("192.0.2.1:53")})
 		s := (*p.servers.Load())[0]
 		a := attempt{pool: p, cancelled: tt.cancelled}
-		a.book(s, nil, tt.err, time.Now().Add(-tt.took))
+		a.count(s, nil, tt.err, time.Now().Add(-tt.took))
 		if s.fails != tt.want {
 			t.Errorf("%s: %d failures, want %d", tt.name, s.fails, tt.want)
 		}

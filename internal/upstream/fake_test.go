@@ -24,8 +24,8 @@ type seen struct {
 	tcp  bool
 }
 
-// fake is a scripted server, UDP and TCP on one port of a loopback address to
-// which no other socket is bound: while the server is down, its port is free.
+// fake is a scripted server, UDP and TCP on one port of a loopback address. No other
+// socket uses that address, so the port is free while the server is down.
 type fake struct {
 	t    *testing.T
 	addr netip.AddrPort
@@ -34,7 +34,7 @@ type fake struct {
 	wg   sync.WaitGroup
 
 	onUDP  func(q seen, send func([]byte)) // nil: silence
-	onConn func(n int, c net.Conn)         // nth connection, from 0; nil: closed at once
+	onConn func(n int, c net.Conn)         // nth connection, from 0; nil: close it at once
 
 	mu    sync.Mutex
 	got   []seen
@@ -70,7 +70,7 @@ func nextAddr() netip.Addr {
 func (f *fake) listen() {
 	f.t.Helper()
 	var err error
-	for range 20 { // the port that TCP got may be taken for UDP
+	for range 20 { // the port that TCP got may be in use for UDP
 		if f.ln, err = net.Listen("tcp", f.addr.String()); err != nil {
 			continue
 		}
@@ -222,8 +222,8 @@ func answering(change func(*dns.Msg)) func(*fake) {
 const long = 20 * time.Second
 
 // newTestPool makes a sequential pool with long time limits, and its metrics. It
-// is patient, since tests count queries: on a slow machine a late reply must not
-// make another query follow.
+// does not hedge, because tests count queries: on a slow machine a late reply must
+// not cause another query.
 func newTestPool(t *testing.T, change func(*PoolConfig), endpoints ...Endpoint) (*Pool, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -264,7 +264,7 @@ func asking(name string, qtype uint16) *dns.Msg {
 	return m
 }
 
-// mustAnswer asks for the address of name and returns the answer.
+// mustAnswer queries the address of name and returns the answer.
 func mustAnswer(t *testing.T, p *Pool, name string) *dns.Msg {
 	t.Helper()
 	m, err := p.Exchange(t.Context(), asking(name, dns.TypeA))
@@ -278,7 +278,7 @@ func mustAnswer(t *testing.T, p *Pool, name string) *dns.Msg {
 }
 
 // series sums the values of a metric over the series with the given labels, which
-// are name, value pairs. found says whether there are any.
+// are name, value pairs. found reports whether there are any.
 func series(t *testing.T, g prometheus.Gatherer, name string, labels ...string) (sum float64, found bool) {
 	t.Helper()
 	families, err := g.Gather()

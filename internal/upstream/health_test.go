@@ -120,13 +120,13 @@ func TestProbesReviveAServer(t *testing.T) {
 		before = d.count()
 		time.Sleep(time.Hour)
 		if d.count() != before {
-			t.Error("probes go on after success")
+			t.Error("probes continue after a success")
 		}
 		mustAnswer(t, p, "example.org.")
 		if got := d.since(before); len(got) != 1 || got[0] != addrA {
 			t.Errorf("dialled %v: A is back", got)
 		}
-		// A second outage is noticed like the first.
+		// A second outage is detected like the first.
 		d.set(addrA, false)
 		mustAnswer(t, p, "example.org.")
 		synctest.Wait()
@@ -145,13 +145,13 @@ func TestAnswerEndsProbes(t *testing.T) {
 		synctest.Wait()
 		want("nodens_upstream_healthy", 0, "to", addrA)
 		d.set(addrA, true)
-		mustAnswer(t, p, "example.org.") // all are down: asked all the same
+		mustAnswer(t, p, "example.org.") // all are down, and are queried anyway
 		want("coredns_forward_healthcheck_broken_total", 1)
 		want("nodens_upstream_healthy", 1, "to", addrA)
 		before := d.count()
 		time.Sleep(time.Hour)
 		if d.count() != before {
-			t.Error("probes go on")
+			t.Error("probes continue")
 		}
 		stop()
 	})
@@ -225,7 +225,7 @@ func TestIdleConnectionsExpire(t *testing.T) {
 		if n := d.open.Load(); n != 0 {
 			t.Errorf("%d connections after Run", n)
 		}
-		mustAnswer(t, p, "example.org.") // still answers, keeps nothing
+		mustAnswer(t, p, "example.org.") // still answers, but keeps no connection
 		synctest.Wait()
 		if n := d.open.Load(); n != 0 {
 			t.Errorf("%d connections after the last exchange", n)
@@ -255,7 +255,7 @@ func TestProbeMessage(t *testing.T) {
 			t.Errorf("probe:\n%v", q.msg)
 		}
 		stop()
-		wantSeries(t, reg, 0, "nodens_upstream_healthy") // gone with the pool
+		wantSeries(t, reg, 0, "nodens_upstream_healthy") // removed with the pool
 	}
 }
 

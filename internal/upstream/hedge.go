@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// When a second query follows a first that is not answered yet.
+// When nodens sends a second query while the first has no answer.
 const (
-	hedgeUnknown = 250 * time.Millisecond // for a server of which few replies are known
-	hedgeSoonest = 50 * time.Millisecond  // a busy CPU delays a reply by some ten
+	hedgeUnknown = 250 * time.Millisecond // for a server with few recorded replies
+	hedgeSoonest = 50 * time.Millisecond  // a busy CPU delays a reply by some 10 ms
 	hedgeLatest  = time.Second
-	// repeatAfter is the least time after which a query is taken for lost and
-	// repeated, hedged or not. It doubles with each query of an exchange, and
-	// with each failure of the server in a row.
+	// repeatAfter is the shortest time after which a query counts as lost and is
+	// repeated, hedged or not. It doubles with each query of an exchange, and with
+	// each consecutive failure of the server.
 	repeatAfter = 400 * time.Millisecond
 )
 
-// hedgeAfter is how long the reply to the first query to s is waited for before
-// another query is worth its cost: for as long as 95 of 100 replies take. Where
-// queries with an OPT record may be dropped, and this one has one, it is less.
+// hedgeAfter is how long nodens waits for the reply of s to a first query before it
+// sends another one. It is the time in which 95% of the replies come. It is shorter
+// if the query has an OPT record and s, or the path to it, may drop such queries.
 func (p *Pool) hedgeAfter(s *server, edns bool) time.Duration {
 	d := time.Duration(s.rtt.p95.Load())
 	if d == 0 {
@@ -34,21 +34,21 @@ func (p *Pool) hedgeAfter(s *server, edns bool) time.Duration {
 	return min(max(d, hedgeSoonest), hedgeLatest, p.cfg.AttemptTimeout/2)
 }
 
-// lateAfter is the silence of s after which a query counts as failed. It is
-// AttemptTimeout, or longer where most replies take longer.
+// lateAfter is the time without a reply of s after which a query counts as failed.
+// It is AttemptTimeout, or longer if most replies take longer.
 func (p *Pool) lateAfter(s *server) time.Duration {
 	return max(p.cfg.AttemptTimeout, min(time.Duration(s.rtt.p95.Load())*5/4, p.cfg.Timeout))
 }
 
-// repeatAfter is how long the reply to the n-th query of an exchange (from 1),
-// to s, is waited for before the query is taken for lost.
+// repeatAfter is the time after which the n-th query of an exchange (from 1), to s,
+// counts as lost.
 func (p *Pool) repeatAfter(s *server, n int) time.Duration {
 	d := max(repeatAfter, 2*p.hedgeAfter(s, false)) << min(n-1+s.failures(), 8)
 	return min(d, p.cfg.AttemptTimeout)
 }
 
-// another sends the query that follows one which has not been answered in time.
-// The first to follow is a hedge, which the budget has to allow.
+// another sends the next query when the last one got no reply in time. The first
+// such query is a hedge, and only sent if the budget allows it.
 func (a *attempt) another(now time.Time) {
 	last := a.tries[a.tried-1]
 	if a.racing {
@@ -71,9 +71,9 @@ func (a *attempt) another(now time.Time) {
 	}
 }
 
-// follow sends the query that follows one to s, and returns its server, nil if
-// no query goes out. It goes to the next server if the policy takes servers for
-// equals, else to s again.
+// follow sends the query after one to s. It returns the server of the new query, or
+// nil if it sent none. The query goes to the next server if the policy treats
+// servers as equal, else to s again.
 func (a *attempt) follow(s *server, now time.Time, hedge bool) *server {
 	switch equals := a.pool.cfg.Policy != PolicySequential; {
 	case equals && len(a.alive) > 0, !equals && a.asked(s) >= triesOfOne:
@@ -87,8 +87,8 @@ func (a *attempt) follow(s *server, now time.Time, hedge bool) *server {
 	return s
 }
 
-// budget keeps hedges to a share of the answers. Upstreams that do not answer
-// get no more queries because of it.
+// budget limits hedges to a share of the answers. So hedging does not add load to
+// upstreams that do not answer.
 type budget struct{ thousandths atomic.Int64 }
 
 const (
@@ -99,11 +99,11 @@ const (
 
 func (b *budget) earn() {
 	if v := b.thousandths.Load(); v < hedgeSaved {
-		b.thousandths.CompareAndSwap(v, v+hedgeEarn) // losing one to a race does no harm
+		b.thousandths.CompareAndSwap(v, v+hedgeEarn) // a race may lose one: harmless
 	}
 }
 
-// spend reports whether one more hedge is affordable, and pays for it.
+// spend reports whether the budget allows one more hedge, and subtracts it.
 func (b *budget) spend() bool {
 	for {
 		v := b.thousandths.Load()

@@ -72,7 +72,7 @@ func (d *scripted) forget() {
 	d.got, d.when = nil, nil
 }
 
-// asked returns the servers asked and how long after the first.
+// asked returns the queried servers, and the time of each query after the first.
 func (d *scripted) asked() (addrs []string, after []time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,7 +84,7 @@ func (d *scripted) asked() (addrs []string, after []time.Duration) {
 
 const never = -1
 
-// hedgePool makes a pool with the default time limits. It has learnt that its
+// hedgePool makes a pool with the default time limits. It has recorded that its
 // servers answer after usual.
 func hedgePool(t *testing.T, d *scripted, usual time.Duration, change func(*PoolConfig), addrs ...string) *Pool {
 	var endpoints []Endpoint
@@ -102,14 +102,15 @@ func hedgePool(t *testing.T, d *scripted, usual time.Duration, change func(*Pool
 			s.rtt.observe(usual)
 		}
 	}
-	// No time passes in a bubble whose test has returned: nobody may sleep then.
+	// No time passes in a bubble whose test has returned, so no goroutine may sleep
+	// then.
 	t.Cleanup(d.work.Wait)
 	start(t, p)
 	return p
 }
 
-// TestLostDatagramIsHedged: after a loss the answer takes the usual time longer.
-// Without hedging (the control) it takes until the repeat.
+// TestLostDatagramIsHedged: after a loss, the answer comes later by the usual reply
+// time. Without hedging (the control), it comes after the repeat.
 func TestLostDatagramIsHedged(t *testing.T) {
 	const usual = 58 * time.Millisecond // just below the edge of a bucket
 	for name, tt := range map[string]struct {
@@ -157,7 +158,7 @@ func TestLostDatagramIsHedged(t *testing.T) {
 func TestServerOfSecondQuery(t *testing.T) {
 	for policy, want := range map[Policy]string{
 		PolicyRoundRobin: addrB, // equals: another one
-		PolicySequential: addrA, // B is for when A is dead
+		PolicySequential: addrA, // B is used only when A is dead
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -178,8 +179,8 @@ func TestServerOfSecondQuery(t *testing.T) {
 	}
 }
 
-// TestFirstAnswerWins: the answer of the slow server is taken though a hedge went
-// out.
+// TestFirstAnswerWins: nodens uses the answer of the slow server although it has
+// sent a hedge.
 func TestFirstAnswerWins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &scripted{delay: func(addr string, _ int) time.Duration {
@@ -201,8 +202,8 @@ func TestFirstAnswerWins(t *testing.T) {
 	})
 }
 
-// TestDeadUpstreamGetsNoDoubleLoad: without answers the budget for hedges runs out
-// and the pauses between queries grow.
+// TestDeadUpstreamGetsNoDoubleLoad: without answers, the budget for hedges is used
+// up and the pauses between queries grow.
 func TestDeadUpstreamGetsNoDoubleLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &scripted{delay: func(string, int) time.Duration { return never }}
@@ -249,7 +250,7 @@ func TestHedgesAreAShareOfAnswers(t *testing.T) {
 }
 
 // TestSilentServerIsProbed: when a hedge to another server wins, the silent server
-// is probed, and the failed probes take it out of use.
+// is probed, and the failed probes mark it dead.
 func TestSilentServerIsProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &scripted{delay: func(addr string, _ int) time.Duration {
@@ -360,8 +361,8 @@ func TestLossOverRealSockets(t *testing.T) {
 	}
 }
 
-// TestKeepalive: a query over TCP asks how long the server keeps the connection,
-// and the pool keeps it no longer (RFC 7828).
+// TestKeepalive: a query over TCP requests how long the server keeps the connection.
+// The pool keeps it no longer than that (RFC 7828).
 func TestKeepalive(t *testing.T) {
 	says := func(units uint16) func(*dns.Msg) {
 		return func(m *dns.Msg) {

@@ -77,8 +77,8 @@ func NewHosts(c HostsConfig) (*Hosts, error) {
 	return h, nil
 }
 
-// Reload reads the file again. On error the old entries stay. A file that is
-// still missing is no error. A file that has disappeared is one, once.
+// Reload reads the file again. On error the old entries stay. A file that is still
+// missing is no error. A file that has disappeared is an error once.
 func (h *Hosts) Reload() error {
 	h.reload.Lock()
 	defer h.reload.Unlock()

@@ -98,8 +98,8 @@ func openFiles(t *testing.T) int {
 	return len(list)
 }
 
-// TestPortsAreBounded: above the bound queries share ports, and each gets its
-// own answer.
+// TestPortsAreBounded: above the limit, queries share ports, and each gets its own
+// answer.
 func TestPortsAreBounded(t *testing.T) {
 	const bound, n = 4, 200
 	var mu sync.Mutex // of the fake's goroutine and the test's
@@ -154,7 +154,7 @@ func TestPortsAreSharedWithoutFileDescriptors(t *testing.T) {
 		mustAnswer(t, p, "example.org.")
 	}
 	if opened < 2 {
-		t.Error("no second port was wanted")
+		t.Error("no second port was requested")
 	}
 }
 
@@ -178,8 +178,8 @@ func TestRefusalFailsAllOnThePort(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreBounded: above the bound queries share connections, in any
-// order, those still being dialled as well.
+// TestConnectionsAreBounded: above the limit, queries share connections, even those
+// that are still being dialled. Replies come in any order.
 func TestConnectionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bound, n = 3, 60
@@ -209,8 +209,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	})
 }
 
-// TestDeadSharedConnectionIsReplaced: all connections have fallen silent, and
-// there is no room for one more. Later queries must not wait on them for ever.
+// TestDeadSharedConnectionIsReplaced: no connection brings replies any more, and the
+// limit allows no new one. Later queries must not wait on these connections forever.
 func TestDeadSharedConnectionIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dead := make(map[net.Conn]bool)

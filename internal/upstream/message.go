@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// question is what an exchange asks, independent of any client.
+// question is the question of an exchange, without data about the client.
 type question struct {
 	dns.Question
 	rd, cd, ad, do bool
@@ -20,8 +20,8 @@ type question struct {
 	name []byte // in wire format; a reply must repeat it
 }
 
-// newQuestion takes from m what may leave this host. Of the EDNS options these
-// are the ones given as EDNS0_LOCAL.
+// newQuestion takes the parts of m that may leave this host. Of the EDNS options,
+// only those of type EDNS0_LOCAL may.
 func newQuestion(m *dns.Msg) (*question, error) {
 	if m == nil || len(m.Question) != 1 {
 		return nil, fmt.Errorf("the query does not have exactly one question")
@@ -57,8 +57,8 @@ func appendOption(b []byte, code uint16, data []byte) []byte {
 	return append(b, data...)
 }
 
-// learn notes how long the sender of m keeps an idle connection, if m says so,
-// RFC 7828 section 3.1.
+// learn records how long the sender of m keeps an idle connection, if m has that
+// option (RFC 7828 section 3.1).
 func (c *stream) learn(m *dns.Msg) {
 	opt := m.IsEdns0()
 	if opt == nil {
@@ -93,8 +93,8 @@ func takeEDE(m *dns.Msg) (edes []dns.EDNS0_EDE) {
 	return edes
 }
 
-// restore gives the answer the question as it was asked. An upstream may answer
-// in another case.
+// restore puts the original question into the answer. An upstream may change the
+// case of the name.
 func (q *question) restore(m *dns.Msg) {
 	m.Question = []dns.Question{q.Question}
 	for _, rr := range m.Answer {
@@ -139,8 +139,8 @@ func deniesEDNS(m *dns.Msg) bool {
 	return false
 }
 
-// verdict says whether a message replies to a query of ours, and if not, why.
-// It is a label value of nodens_upstream_ignored_replies_total.
+// verdict is the reason why a message is or is not the reply to a query. It is a
+// label value of nodens_upstream_ignored_replies_total.
 type verdict string
 
 const (
@@ -161,9 +161,9 @@ const (
 // record send FORMERR or NOTIMP that way (RFC 6891 section 7), and unbound sends
 // REFUSED to clients that its access-control excludes.
 //
-// A reply with TC set whose records do not decode was cut within a record; it
-// is returned without records. Without TC the answer and authority sections must
-// be as long as the header says: a reply that was cut between two records is
+// A reply with TC set whose records do not decode was cut within a record; it is
+// returned without records. Without TC the answer and authority sections must have
+// as many records as the header counts: a reply that was cut between two records is
 // no denial. Missing additional records are accepted. An OPT record in another
 // section is an error (RFC 6891 section 6.1.1) and would reach clients.
 func (q *query) match(reply []byte) (*dns.Msg, verdict) {

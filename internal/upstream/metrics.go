@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts for all pools that share it. A metric that means the same as
-// one of CoreDNS has CoreDNS's name. The series of an endpoint exist for as long
+// Metrics has the counters of all pools that share it. A metric that means the same
+// as one of CoreDNS has CoreDNS's name. The series of an endpoint exist for as long
 // as a pool has it.
 type Metrics struct {
 	healthBroken prometheus.Counter
@@ -25,13 +25,13 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		healthBroken: counter("coredns_forward_healthcheck_broken_total",
-			"Questions for which every upstream was taken for dead.", nil),
+			"Questions for which every upstream was marked dead.", nil),
 		rejected: counter("coredns_forward_max_concurrent_rejects_total",
 			"Queries rejected because max_concurrent was reached.", nil),
 		endpoints: make(map[string]*endpointMetrics),
 	}
 	if reg != nil {
-		_ = reg.Register(m) // a Collector that describes nothing conflicts with nothing
+		_ = reg.Register(m) // a Collector that describes nothing cannot conflict with another
 	}
 	return m
 }
@@ -143,7 +143,7 @@ func (e *endpointMetrics) collect(ch chan<- prometheus.Metric) {
 	ch <- e.hedges
 	ch <- e.truncated
 	healthy := prometheus.NewDesc("nodens_upstream_healthy",
-		"1 if no forward takes the upstream for dead, else 0.", nil, prometheus.Labels{"to": e.to})
+		"1, or 0 while a forward marks the upstream dead.", nil, prometheus.Labels{"to": e.to})
 	value := 1.0
 	if e.down.Load() > 0 {
 		value = 0
@@ -243,7 +243,7 @@ func (e *endpointMetrics) get(k seriesKey, make func() prometheus.Metric) promet
 	return s
 }
 
-// addDown is called when a pool takes the endpoint for dead (1) or alive again (-1).
+// addDown is called when a pool marks the endpoint dead (1) or alive again (-1).
 func (e *endpointMetrics) addDown(n int64) { e.down.Add(n) }
 
 // rcodeLabel names an rcode. Unassigned rcodes share a label.

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// ErrDown says that all upstreams of a pool are down, and that the question was
-// not sent.
+// ErrDown means that all upstreams of a pool are down, and that the question was not
+// sent.
 var ErrDown = errors.New("every upstream is down")
 
 // What a pool does while all its servers are lost.
 const (
-	// outageWait is how long from its beginning exchanges wait, without being
-	// sent, for the upstream to return. After that they fail at once.
+	// outageWait is the first part of an outage. During it, exchanges wait for the
+	// upstream to return and are not sent. After it, they fail at once.
 	outageWait = 10 * time.Second
-	// trialEvery is the pause between real questions that are sent all the same:
-	// a resolver may answer clients and drop the probes.
+	// trialEvery is the pause between trials, the real questions that are sent
+	// during an outage. A resolver may answer clients and drop the probes.
 	trialEvery = 500 * time.Millisecond
-	// After the return, releaseSome of those that wait are sent each releaseEvery,
-	// as a burst would overflow the buffers of the upstream.
+	// After the outage, releaseSome of the waiting exchanges are sent every
+	// releaseEvery. A larger burst would overflow the buffers of the upstream.
 	releaseSome  = 128
 	releaseEvery = 2 * time.Millisecond
 )
@@ -59,10 +59,10 @@ func (p *Pool) judgeOutage() {
 	p.timers.set(&o.timer, now)
 }
 
-// enter decides what becomes of a during an outage; a.mu is held. It sets a.trial
-// if a is to be sent as a trial, a.waits if it is to wait, or neither. A trial
-// that comes too late to wait fails with ErrDown first, and is sent for the sake
-// of the reply.
+// enter decides whether a is sent during an outage; a.mu is held. It sets a.trial if
+// a is sent as a trial, a.waits if a waits, else neither. A trial after outageWait
+// fails with ErrDown at once, and is sent only to find out whether the upstream
+// replies.
 func (o *outage) enter(a *attempt, now time.Time) {
 	p := a.pool
 	o.mu.Lock()
@@ -91,7 +91,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// leave takes a out of those that wait.
+// leave removes a from the waiting exchanges.
 func (o *outage) leave(a *attempt) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -100,7 +100,7 @@ func (o *outage) leave(a *attempt) {
 	}
 }
 
-// drop is leave for one that waits; o.mu is held.
+// drop is leave for an exchange that waits; o.mu is held.
 func (o *outage) drop(a *attempt) {
 	n := len(o.waiting)
 	last := o.waiting[n-1]
@@ -110,7 +110,7 @@ func (o *outage) drop(a *attempt) {
 	a.place = 0
 }
 
-// dueOutage sends a trial, or releases some of those that wait.
+// dueOutage sends a trial, or releases some of the waiting exchanges.
 func (p *Pool) dueOutage() {
 	o := &p.outage
 	o.mu.Lock()

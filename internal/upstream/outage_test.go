@@ -39,8 +39,8 @@ func outagePool(t *testing.T, off *atomic.Bool, change func(*PoolConfig), addrs 
 	}, addrs...), d
 }
 
-// load starts an exchange every 50 ms for as long as given and returns what
-// each came to, by when it was started.
+// load starts an exchange every 50 ms for the given time. It returns the result of
+// each exchange by its start time.
 func load(p *Pool, d time.Duration) []ending {
 	var mu sync.Mutex
 	var got []ending
@@ -109,8 +109,8 @@ func TestOutageFailsFast(t *testing.T) {
 	}
 }
 
-// TestFailFastCostsNoAnswers compares the share of answers with and without it,
-// over paths on which the upstream is slow, restarts or loses datagrams.
+// TestFailFastCostsNoAnswers compares the share of answers with and without
+// fail-fast, for upstreams that are slow, restart or lose datagrams.
 func TestFailFastCostsNoAnswers(t *testing.T) {
 	restart := func(d time.Duration) func() func(*dns.Msg) (time.Duration, bool) {
 		return func() func(*dns.Msg) (time.Duration, bool) {
@@ -183,8 +183,8 @@ func halfLost() func(*dns.Msg) bool {
 	}
 }
 
-// TestTrialsNeedNoProbe: a resolver that answers questions and drops the probes
-// is found again.
+// TestTrialsNeedNoProbe: nodens detects the return of a resolver that answers
+// questions but drops the probes.
 func TestTrialsNeedNoProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var off atomic.Bool
@@ -257,7 +257,7 @@ func TestPendingIsBounded(t *testing.T) {
 	})
 }
 
-// TestNoOutage: nothing below may make a pool fail fast.
+// TestNoOutage: no case in the table may make a pool fail fast.
 func TestNoOutage(t *testing.T) {
 	t.Run("max_fails 0", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -318,14 +318,14 @@ func TestNoOutage(t *testing.T) {
 			}
 			p.SetEndpoints([]Endpoint{{Addr: netip.MustParseAddrPort(addrA)}, {Addr: netip.MustParseAddrPort(addrB)}})
 			if p.down.Load() {
-				t.Error("the outage goes on with a new endpoint")
+				t.Error("the outage continues with a new endpoint")
 			}
 		})
 	})
 }
 
-// TestSlowIsNotDead has a server all of whose replies take 2.5 s, longer than
-// the silence after which a query counts as failed.
+// TestSlowIsNotDead has a server whose replies all take 2.5 s. That is longer than
+// the time after which a query counts as failed.
 func TestSlowIsNotDead(t *testing.T) {
 	for name, tcp := range map[string]bool{"udp": false, "tcp": true} {
 		t.Run(name, func(t *testing.T) {
@@ -354,8 +354,8 @@ func TestSlowIsNotDead(t *testing.T) {
 	}
 }
 
-// TestLateReplyIsTaken: one that comes 3.9 s after the first query, when others
-// have followed it.
+// TestLateReplyIsTaken: nodens uses a reply that comes 3.9 s after the first query,
+// although it has sent further queries.
 func TestLateReplyIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int32

@@ -108,8 +108,8 @@ func took(t *testing.T, p *Pool, name string) time.Duration {
 	return time.Since(began)
 }
 
-// TestPathDropsOPT: the first names are answered by the form without an OPT
-// record, those that follow at once, and EDNS comes back with the path.
+// TestPathDropsOPT: the queries without an OPT record get the first answers. Later
+// names are answered at once. EDNS is on again when the path passes it.
 func TestPathDropsOPT(t *testing.T) {
 	for name, patient := range map[string]bool{"hedging": false, "patient": true} {
 		t.Run(name, func(t *testing.T) {
@@ -199,8 +199,8 @@ func TestPathLosesLargeReplies(t *testing.T) {
 	}
 }
 
-// TestFactsSurviveNewEndpoints: what is known about an endpoint is known again
-// when it comes back.
+// TestFactsSurviveNewEndpoints: a pool keeps the facts about an endpoint that is
+// removed and added again.
 func TestFactsSurviveNewEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &path{pass: func(*dns.Msg, bool) (time.Duration, bool) { return time.Millisecond, true }}
@@ -211,7 +211,7 @@ func TestFactsSurviveNewEndpoints(t *testing.T) {
 		p.SetEndpoints([]Endpoint{s.Endpoint})
 		took(t, p, "example.org.")
 		if d.queries()[0].IsEdns0() != nil {
-			t.Error("asked with an OPT record")
+			t.Error("queried with an OPT record")
 		}
 		for i := range factsKept {
 			p.SetEndpoints([]Endpoint{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 1}), uint16(1000+i))}})

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// udpSize is the largest UDP reply that nodens asks for, in bytes, RFC 9715.
+	// udpSize is the largest UDP reply that nodens accepts, in bytes (RFC 9715).
 	udpSize = 1232
-	// smallSize fits through every path, RFC 6891 section 6.2.5.
+	// smallSize passes every path (RFC 6891 section 6.2.5).
 	smallSize = 512
 )
 
-// query is a question on its way to one server, in one form and over one port
-// or connection. Its server may ask for another form (TCP, no OPT record): a
-// new query takes its place then. Fields up to id do not change once it is sent.
+// query is a question on its way to one server, in one form and over one port or
+// connection. If its server requires another form (TCP, no OPT record), a new query
+// replaces it. Fields up to id do not change once it is sent.
 type query struct {
 	*question
 	a      *attempt
@@ -29,26 +29,26 @@ type query struct {
 	size   uint16 // in the OPT record; 0: there is no OPT record
 	id     uint16
 
-	port *port // one of port and conn is set while a reply is waited for
+	port *port // one of port and conn is set while the query waits for a reply
 	conn *stream
 
 	// guarded by a.mu
-	reused  bool      // conn was in use before
-	renewed bool      // this replaces a query whose reused connection failed
-	started time.Time // when the first form was sent
-	sent    time.Time
-	late    time.Time // silence counts against the server from then on
-	denied  bool      // the server denied the form with an OPT record
-	cut     *dns.Msg  // the truncated reply that made this go over TCP
-	judged  bool      // err and rcode say what came of it
-	err     error     // nil: rcode counts
-	rcode   int
+	reused    bool      // conn was in use before
+	renewed   bool      // this replaces a query whose reused connection failed
+	started   time.Time // when the first form was sent
+	sent      time.Time
+	late      time.Time // without a reply until then, the query counts as failed
+	denied    bool      // the server denied the form with an OPT record
+	cut       *dns.Msg  // the truncated reply that made this go over TCP
+	hasResult bool      // err and rcode are the result
+	err       error     // nil: rcode counts
+	rcode     int
 }
 
-// shape chooses the form of q: after a silence something must change, as the path
-// may lose large replies or queries with an OPT record. A hedge and a question
-// that needs its OPT record ask for a small reply, others go without an OPT
-// record, and what follows goes over TCP.
+// shape chooses the form of q. After a query without a reply, the form must change,
+// because the path may lose large replies or queries with an OPT record. A hedge,
+// and a question that needs its OPT record, allow a small reply only. Others have no
+// OPT record. A third query goes over TCP.
 func (q *query) shape(hedge bool) {
 	a := q.a
 	q.stream = q.s.TLS || a.pool.cfg.ForceTCP
@@ -70,9 +70,9 @@ func (q *query) shape(hedge bool) {
 	}
 }
 
-// pack appends q as a message with its length in front, RFC 1035 section 4.2.2.
-// The OPT record of one for TCP or TLS asks how long the server keeps an idle
-// connection, RFC 7828.
+// pack appends q as a message with its length in front, RFC 1035 section 4.2.2. Over
+// TCP or TLS, the OPT record requests how long the server keeps an idle connection
+// (RFC 7828).
 func (q *query) pack(b []byte) []byte {
 	at := len(b)
 	edns := q.size > 0
@@ -100,18 +100,18 @@ func flag(set bool, bit byte) byte {
 	return 0
 }
 
-// tryList is the queries of one exchange, and the servers that may get another.
-// It is guarded by the attempt's lock.
+// tryList holds the queries of one exchange, and the servers that may get another.
+// The attempt's lock guards it.
 type tryList struct {
-	alive, dead []*server // still to be asked, in this order
-	silent      []*server // asked, and worth asking again
+	alive, dead []*server // not queried yet, in this order
+	silent      []*server // queried without a reply; may be queried again
 	tries       [maxTries]*query
-	tried       int  // of tries, how many are set
+	tried       int  // number of tries in use
 	responded   bool // a server replied, though without an answer
 }
 
-// pick chooses the server to ask. Those that seem dead, and those that have been
-// silent already, are worth the time only if no server has replied.
+// pick chooses the next server. It chooses a dead one, or one that has not replied,
+// only if no server has replied.
 func (l *tryList) pick() *server {
 	queues := []*[]*server{&l.alive, &l.dead, &l.silent}
 	if l.responded {
@@ -129,7 +129,7 @@ func (l *tryList) pick() *server {
 	return nil
 }
 
-// asked is how many queries s got.
+// asked returns the number of queries sent to s.
 func (l *tryList) asked(s *server) (n int) {
 	for _, q := range l.tries[:l.tried] {
 		if q.s == s {
@@ -152,18 +152,18 @@ func (l *tryList) anyPending() bool {
 // inFlight reports whether a reply may come in time.
 func (l *tryList) inFlight() bool {
 	for _, q := range l.tries[:l.tried] {
-		if !q.judged {
+		if !q.hasResult {
 			return true
 		}
 	}
 	return false
 }
 
-// leastAsked returns the server with the fewest queries of those that have been
-// silent so far, s if there is no other.
+// leastAsked returns the server with the fewest queries among those that have not
+// replied; s if there is no other.
 func (l *tryList) leastAsked(s *server) *server {
 	for _, q := range l.tries[:l.tried] {
-		silent := !q.judged || isTimeout(q.err)
+		silent := !q.hasResult || isTimeout(q.err)
 		if silent && l.asked(q.s) < l.asked(s) {
 			s = q.s
 		}
@@ -205,8 +205,8 @@ func (w idSet) add(q *query) error {
 	}
 }
 
-// send sends q over the transport it is for and registers it for the reply.
-// fresh asks for a connection of its own.
+// send sends q over its transport and registers it for the reply. fresh requests a
+// new connection.
 func (q *query) send(now time.Time, fresh bool) error {
 	q.sent = now
 	if q.stream {

@@ -69,7 +69,7 @@ func FuzzParseResolvConf(f *testing.F) {
 		if (len(servers) == 0) != errors.Is(err, ErrNoNameserver) {
 			t.Fatalf("%d nameservers, error %v", len(servers), err)
 		}
-		// What was understood reads the same when written plainly.
+		// The parsed values, written as a plain file, parse to the same values.
 		var b strings.Builder
 		for _, s := range servers {
 			b.WriteString("nameserver " + s.String() + "\n")

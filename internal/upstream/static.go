@@ -15,8 +15,8 @@ import (
 // SOA, and so denials, and the addresses of pods.
 const staticTTL = 30
 
-// Static answers from fixed records as CoreDNS's kubernetes plugin does for a
-// cluster that has them. It is immutable.
+// Static answers from fixed records, as CoreDNS's kubernetes plugin does for a
+// cluster with these Services and pods. It is immutable.
 type Static struct {
 	origins []string
 	nodes   map[string]map[uint16][]dns.RR // by canonical owner; no records: an empty non-terminal

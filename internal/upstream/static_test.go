@@ -113,7 +113,7 @@ func TestSampleAnswersAreCopies(t *testing.T) {
 		}
 		for _, rr := range append(m.Answer, m.Extra...) {
 			if rr.Header().Ttl != 30 {
-				t.Fatalf("a caller's change is seen: %v", rr)
+				t.Fatalf("a caller's change has an effect: %v", rr)
 			}
 			rr.Header().Ttl = 1
 		}

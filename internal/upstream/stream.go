@@ -17,8 +17,8 @@ import (
 // sessionsKept bounds the TLS sessions kept for resumption, over all servers.
 const sessionsKept = 64
 
-// streamBuffer is what a connection keeps to read into, in bytes. Longer
-// replies get a buffer of their own.
+// streamBuffer is the size of a connection's read buffer, in bytes. A longer reply
+// gets a separate buffer.
 const streamBuffer = 512
 
 // conns holds the TCP or TLS connections to one server.
@@ -27,15 +27,14 @@ type conns struct {
 
 	mu     sync.Mutex
 	all    []*stream
-	idle   []*stream // those of all on which no reply is waited for, the last used at the end
+	idle   []*stream // the connections without a waiting query, the last used at the end
 	closed bool      // no connection is kept idle
 }
 
-// stream is a TCP or TLS connection. One query at a time is under way on it
-// while there are fewer connections than may be, since many servers answer the
-// queries of a connection in order. Above that queries share connections, and
-// replies may come in any order (RFC 7766 section 6.2.1.1). Its fields are
-// guarded by conns.mu.
+// stream is a TCP or TLS connection. Below the limit of connections it has one query
+// in flight, because many servers answer the queries of a connection in order. Above
+// the limit, queries share connections, and replies may come in any order (RFC 7766
+// section 6.2.1.1). conns.mu guards its fields.
 type stream struct {
 	set     *conns
 	cancel  context.CancelFunc // ends the dialling
@@ -43,17 +42,17 @@ type stream struct {
 	out     []byte             // frames to be written
 	wake    chan struct{}      // out is not empty, or err is set; capacity 1
 	waiting idSet
-	left    int           // replies that may come and are not waited for any more
+	left    int           // replies that may still come to queries that no longer wait
 	served  bool          // a reply has come
 	heard   time.Time     // when something was last read
-	doubted bool          // a reply did not come: it takes no query if there is another
+	doubted bool          // a reply did not come: it gets no new query if there is another connection
 	since   time.Time     // idle since, by the system's clock
-	until   time.Time     // to be kept idle, by the pool's clock
+	until   time.Time     // end of the idle time, by the pool's clock
 	keep    time.Duration // how long the peer keeps it, RFC 7828; negative: unknown
 	err     error         // why it was closed; nil: it is open
 }
 
-// send registers q on a connection and has it written. fresh asks for a new
+// send registers q on a connection and queues it to be written. fresh requests a new
 // connection.
 func (cs *conns) send(q *query, now time.Time, fresh bool) error {
 	cs.mu.Lock()
@@ -73,8 +72,8 @@ func (cs *conns) send(q *query, now time.Time, fresh bool) error {
 	return nil
 }
 
-// choose picks the idle connection used last, nil for a new one, or the one
-// with the fewest queries if there are as many as may be; cs.mu is held.
+// choose returns the idle connection used last, or nil for a new one. At the limit
+// of connections, it returns the one with the fewest queries. cs.mu is held.
 func (cs *conns) choose(fresh bool) *stream {
 	now := cs.server.pool.cfg.Now()
 	for !fresh && len(cs.idle) > 0 {
@@ -111,7 +110,7 @@ func (cs *conns) open(now time.Time) *stream {
 	return c
 }
 
-// signal makes run look; it never blocks.
+// signal wakes run. It never blocks.
 func (c *stream) signal() {
 	select {
 	case c.wake <- struct{}{}:
@@ -119,8 +118,8 @@ func (c *stream) signal() {
 	}
 }
 
-// release ends the wait of q. A connection that did not bring a reply takes no
-// more queries, and one that was silent altogether is closed.
+// release ends the wait of q. A connection that did not bring the reply gets no more
+// queries. One that brought no reply at all is closed.
 func (cs *conns) release(q *query, answered bool) {
 	now := time.Now()
 	cs.mu.Lock()
@@ -144,8 +143,8 @@ func (cs *conns) release(q *query, answered bool) {
 	}
 }
 
-// keep keeps c, on which no reply is waited for, for as long as nodens and the
-// peer do; cs.mu is held.
+// keep keeps c, on which no query waits, as long as both nodens and the peer allow.
+// cs.mu is held.
 func (cs *conns) keep(c *stream, now time.Time) {
 	keep := cs.server.pool.cfg.Expire
 	if c.keep >= 0 {
@@ -162,8 +161,8 @@ func (cs *conns) keep(c *stream, now time.Time) {
 	}
 }
 
-// close closes c and forgets it; cs.mu is held. Its goroutines fail the queries
-// that still wait.
+// close closes and removes c; cs.mu is held. Its goroutines fail the queries that
+// still wait.
 func (cs *conns) close(c *stream, err error) {
 	if c.err != nil {
 		return
@@ -179,8 +178,8 @@ func (cs *conns) close(c *stream, err error) {
 	cs.idle = slices.DeleteFunc(cs.idle, same)
 }
 
-// expire closes the idle connections whose time is over and returns when that
-// of the next one is.
+// expire closes the idle connections whose time is over, and returns when the next
+// one expires.
 func (cs *conns) expire(now time.Time) (next time.Time, left bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -215,8 +214,8 @@ func (cs *conns) retire() {
 	}
 }
 
-// run dials and then writes what is to be written, until the connection is
-// closed. It fails the queries that wait then.
+// run dials and then writes the queued frames until the connection is closed. Then
+// it fails the queries that still wait.
 func (c *stream) run(ctx context.Context) {
 	defer c.cancel()
 	conn, err := c.set.server.dial(ctx)
@@ -250,7 +249,7 @@ func (c *stream) attach(conn net.Conn) bool {
 	return c.err == nil
 }
 
-// take returns what is to be written.
+// take returns the frames to be written.
 func (c *stream) take() ([]byte, error) {
 	c.set.mu.Lock()
 	defer c.set.mu.Unlock()
@@ -295,8 +294,8 @@ func (c *stream) read() error {
 	}
 }
 
-// handle gives a reply to the query that waits for it. A reply to anything else
-// means that the peer is confused: strangers cannot inject.
+// handle gives a reply to the query that waits for it. A reply to no query is an
+// error of the peer, because nobody else can write to the connection.
 func (c *stream) handle(b []byte) error {
 	c.set.mu.Lock()
 	c.heard, c.served = time.Now(), true
@@ -333,7 +332,7 @@ func (s *server) proto() proto {
 	return overTCP
 }
 
-// dial opens a connection to s and, with TLS, shakes hands.
+// dial opens a connection to s and, with TLS, makes the handshake.
 func (s *server) dial(ctx context.Context) (net.Conn, error) {
 	c, err := s.pool.cfg.Dialer.DialContext(ctx, "tcp", s.to)
 	if err != nil || !s.TLS {
@@ -347,8 +346,8 @@ func (s *server) dial(ctx context.Context) (net.Conn, error) {
 	return t, nil
 }
 
-// baseTLS is what the servers' configurations start from: at least TLS 1.2,
-// and sessions are resumed.
+// baseTLS is the base of all servers' TLS configurations: at least TLS 1.2, with
+// session resumption.
 func baseTLS(c *tls.Config) *tls.Config {
 	if c == nil {
 		c = new(tls.Config)

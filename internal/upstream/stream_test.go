@@ -240,7 +240,7 @@ func (d *mutes) DialContext(context.Context, string, string) (net.Conn, error) {
 	return ours, nil
 }
 
-// mutePool makes a pool that asks d over TCP.
+// mutePool makes a pool that queries d over TCP.
 func mutePool(t *testing.T, d *mutes) *Pool {
 	p, _ := newTestPool(t, func(c *PoolConfig) { forceTCP(c); c.Dialer, c.Patient = d, false },
 		Endpoint{Addr: netip.MustParseAddrPort(addrA)})
@@ -302,7 +302,7 @@ func TestCancelledQueryClosesItsConnection(t *testing.T) {
 	}
 	<-closed
 	if s := (*p.servers.Load())[0]; s.fails != 0 {
-		t.Error("a cancelled query counts against the server")
+		t.Error("a cancelled query counts as a failure of the server")
 	}
 	mustAnswer(t, p, "example.org.")
 }
@@ -467,7 +467,7 @@ func TestSilenceDropsOlderIdleConnections(t *testing.T) {
 		if n := d.dialled.Load(); n != 2 {
 			t.Fatalf("%d connections, want 2 that are about to fall silent", n)
 		}
-		time.Sleep(time.Millisecond) // what is idle as long as the query runs is left alone
+		time.Sleep(time.Millisecond) // a connection that became idle after the query started stays open
 		mustAnswer(t, p, "example.org.")
 		if n := (*p.servers.Load())[0].conns.idleNow(); n != 1 {
 			t.Errorf("%d idle connections, want the fresh one", n)

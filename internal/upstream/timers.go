@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// timers calls due for each of its timers once its time has come, one after
-// the other on one goroutine, which exists only while timers are due.
+// timers calls due for each of its timers at the time of the timer. It calls them
+// one after the other on one goroutine, which exists only while timers are due.
 type timers struct {
 	mu      sync.Mutex
 	heap    []*timer    // binary heap, the earliest first
@@ -40,7 +40,7 @@ func (ts *timers) set(t *timer, at time.Time) {
 	}
 }
 
-// remove takes t out. Its due may be about to be called all the same.
+// remove removes t. A call of its due may still follow.
 func (ts *timers) remove(t *timer) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -63,7 +63,8 @@ func (ts *timers) drop(t *timer) {
 	}
 }
 
-// sift moves the timer at place i up or down to where it belongs; ts.mu is held.
+// sift moves the timer at place i up or down to its position in the heap; ts.mu is
+// held.
 func (ts *timers) sift(i int) {
 	h := ts.heap
 	t := h[i-1]

@@ -15,20 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A query goes out from a random UDP port. A spoofer has to guess the ID and
-// the port (RFC 5452 section 9.2): one of all ephemeral ports while the open
-// ports are unknown to him, and one of portsKept once he has found them out,
-// within portAge. So a port serves a few queries only, and where few queries
-// are sent each has a port of its own. Above the bound of ports, queries share
-// them.
+// A query goes out from a random UDP port. A spoofer must guess the ID and the port
+// (RFC 5452 section 9.2). The port is one of all ephemeral ports, or one of
+// portsKept if the spoofer finds the open ports within portAge. So a port serves
+// only a few queries, and at a low rate each query has its own port. Above the limit
+// of ports, queries share them.
 const (
-	portsKept = 32              // idle ports to choose from before one is used again
+	portsKept = 32              // idle ports that must be open before one is used again
 	portUses  = 32              // queries from one port
-	portAge   = 2 * time.Second // after which a port is not used again
+	portAge   = 2 * time.Second // a port is not used again after this time
 )
 
 // maxDatagram is the largest reply read from a UDP socket, in bytes. It exceeds
-// udpSize because some servers ignore that. A longer reply counts as truncated.
+// udpSize, because some servers ignore that size. A longer reply counts as
+// truncated.
 const maxDatagram = 4096
 
 // ports holds the UDP sockets to one server.
@@ -37,13 +37,13 @@ type ports struct {
 
 	mu      sync.Mutex
 	all     []*port
-	idle    []*port // those of all on which no reply is waited for
-	opening int     // ports that will be added to all
+	idle    []*port // the ports without a waiting query
+	opening int     // ports being opened, not in all yet
 	closed  bool    // no port is kept idle
 }
 
-// port is a connected UDP socket. Its fields are guarded by ports.mu, except
-// those that do not change and those of read.
+// port is a connected UDP socket. ports.mu guards its fields, except constant ones
+// and those of read.
 type port struct {
 	set     *ports
 	conn    net.Conn
@@ -82,8 +82,8 @@ func (ps *ports) send(q *query, now time.Time) error {
 	return err
 }
 
-// take registers q on a port: a random idle one if there are enough to choose
-// from, else a new one, or a shared one if there are as many as may be.
+// take registers q on a port: a random idle one if enough are open, else a new one.
+// At the limit of ports it takes a shared one.
 func (ps *ports) take(q *query, now time.Time) (*port, error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -117,7 +117,7 @@ func (ps *ports) take(q *query, now time.Time) (*port, error) {
 	return pt, nil
 }
 
-// random picks an open port, nil for a new one; ps.mu is held.
+// random returns an open port, or nil for a new one; ps.mu is held.
 func (ps *ports) random(now time.Time, limit int) *port {
 	full := len(ps.all)+ps.opening >= limit
 	for len(ps.idle) >= portsKept || full && len(ps.idle) > 0 {
@@ -156,8 +156,8 @@ func (ps *ports) open(c net.Conn, now time.Time) *port {
 	return pt
 }
 
-// release ends the wait of q. The port is idle if nothing else waits on it, and
-// closed then if it has served its time.
+// release ends the wait of q. If no other query waits on the port, the port becomes
+// idle, or is closed if it is too old.
 func (ps *ports) release(q *query, answered bool) {
 	now := time.Now()
 	ps.mu.Lock()
@@ -184,7 +184,7 @@ func (ps *ports) release(q *query, answered bool) {
 	}
 }
 
-// close closes pt and forgets it; ps.mu is held. Its reader ends.
+// close closes and removes pt; ps.mu is held. Its reader ends.
 func (ps *ports) close(pt *port, err error) {
 	pt.err = err
 	_ = pt.conn.Close()
@@ -235,8 +235,8 @@ func (pt *port) write(b []byte) error {
 	return err
 }
 
-// fail closes the port for err, unless it is closed, and returns why it was. Its
-// reader fails the queries that wait on it.
+// fail closes the port because of err, unless it is closed already. It returns the
+// error that closed it. Its reader fails the queries that wait on it.
 func (pt *port) fail(err error) error {
 	pt.set.mu.Lock()
 	defer pt.set.mu.Unlock()
@@ -246,8 +246,8 @@ func (pt *port) fail(err error) error {
 	return pt.err
 }
 
-// read hands each datagram to the query it replies to, until the port is
-// closed, and then fails the queries that still wait.
+// read gives each datagram to its query until the port is closed. Then it fails the
+// queries that still wait.
 func (pt *port) read() {
 	var err error
 	for err == nil {
@@ -275,10 +275,10 @@ func (pt *port) read() {
 	}
 }
 
-// receive reads a datagram if there is one. It holds a buffer only then. If no
-// query waits there is nothing to read: a reply to the next query wakes the
-// poller, which was told before. It must not take ports.mu: whoever closes the
-// socket holds that and waits for receive.
+// receive reads a datagram if there is one. It holds a buffer only then. If no query
+// waits, receive reads nothing: the poller is armed, and a reply to the next query
+// wakes it. receive must not lock ports.mu: the goroutine that closes the socket
+// holds that lock and waits for receive.
 func (pt *port) receive(fd uintptr) bool {
 	if woken := pt.polled; !woken {
 		pt.polled = true
@@ -301,7 +301,7 @@ func (pt *port) receive(fd uintptr) bool {
 func (pt *port) handle(buf *[maxDatagram]byte, n int) {
 	b := buf[:n]
 	if n == len(buf) {
-		b[2] |= 0x02 // the rest is lost
+		b[2] |= 0x02 // the rest of the datagram is lost
 	}
 	var q *query
 	if n >= 2 {

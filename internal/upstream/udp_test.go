@@ -114,8 +114,8 @@ func TestUDPIgnoresOtherPorts(t *testing.T) {
 	}
 }
 
-// TestPortsAndIDs: a port serves at most portUses queries, the next one is drawn
-// from many, and neither ports nor IDs are sequential.
+// TestPortsAndIDs: a port serves at most portUses queries, the next one is a random
+// one of many, and neither ports nor IDs are sequential.
 func TestPortsAndIDs(t *testing.T) {
 	const n = 2000
 	f := newFake(t, nil)
@@ -138,7 +138,7 @@ func TestPortsAndIDs(t *testing.T) {
 		last = q
 	}
 	for port, k := range uses {
-		if k > 2*portUses { // the kernel may give a port out a second time
+		if k > 2*portUses { // the kernel may assign a port a second time
 			t.Errorf("port %d was used %d times", port, k)
 		}
 	}
@@ -161,7 +161,7 @@ func TestFewQueriesGetPortsOfTheirOwn(t *testing.T) {
 	for _, q := range f.queries() {
 		ports[q.from.Port()] = true
 	}
-	if len(ports) < portsKept-1 { // one may come twice where they take longer than portAge
+	if len(ports) < portsKept-1 { // a port may repeat if the queries take longer than portAge
 		t.Errorf("%d ports for %d queries", len(ports), portsKept)
 	}
 }
@@ -341,7 +341,7 @@ func TestEDNSFallback(t *testing.T) {
 		p, _ := newTestPool(t, nil, f.endpoint())
 		for i := range 2 {
 			if m, err := p.Exchange(t.Context(), asking("example.org.", dns.TypeA)); err == nil {
-				t.Errorf("FORMERR taken for an answer:\n%v", m)
+				t.Errorf("FORMERR counts as an answer:\n%v", m)
 			}
 			if q := f.queries(); len(q) != 2*(i+1) || q[2*i].msg.IsEdns0() == nil {
 				t.Errorf("round %d: %d queries", i, len(q))

@@ -1,8 +1,7 @@
-// Package outage drills the most ordinary failure: the upstream is dead, slow
-// or loses packets, the daemon runs in a container's memory limit, and clients
-// go on asking. Hits must be answered, every miss must get a reply, and the
-// kernel must kill nothing. CoreDNS and unbound run the same drill for
-// comparison.
+// Package outage drills the most ordinary failure: the upstream is dead, slow or
+// loses packets, the daemon runs in a container's memory limit, and clients continue
+// to send queries. Hits must be answered, every miss must get a reply, and the
+// kernel must kill nothing. CoreDNS and unbound run the same drill for comparison.
 //
 // By default each drill lasts a few seconds; -full makes it a minute.
 package outage

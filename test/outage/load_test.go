@@ -29,7 +29,7 @@ type client struct {
 	tally
 }
 
-// tally is what became of the queries of one client or of several.
+// tally counts the results of the queries of one or more clients.
 type tally struct {
 	sent, answered int
 	rcodes         [16]int
@@ -111,7 +111,7 @@ func (c *client) receive() {
 		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil || n < headerLen { // ECONNREFUSED: nobody listens just now
+		if err != nil || n < headerLen { // ECONNREFUSED: no process listens at the moment
 			continue
 		}
 		c.note(buf[:n])
@@ -132,7 +132,7 @@ func (c *client) note(reply []byte) {
 	c.longest = max(c.longest, time.Since(at))
 }
 
-// load is a number of clients that ask for names which nobody asked before.
+// load is a number of clients that query names that no client has queried before.
 type load struct {
 	clients, rate int // rate is of all together, per second
 }
@@ -163,7 +163,7 @@ func (l load) run(t *testing.T, n *lab.Netns, d time.Duration, hits int) (missed
 
 var drillSeq atomic.Int64
 
-// missName is a name that only the client asks, and only once.
+// missName is a name that only this client queries, and only once.
 func missName(round int64, client, seq int) string {
 	return fmt.Sprintf("m%d-%d-%d.example", round, client, seq)
 }

@@ -61,7 +61,7 @@ func (d drill) String() string {
 	return fmt.Sprintf("%d MiB, %s, %v", d.limit>>20, d.name, d.load)
 }
 
-// result is what one subject did in one drill.
+// result is the result of one subject in one drill.
 type result struct {
 	hits, misses tally
 	kills        int
@@ -98,7 +98,7 @@ func TestOutage(t *testing.T) {
 func (r result) judge(t *testing.T) {
 	t.Helper()
 	if r.kills > 0 {
-		t.Errorf("the kernel killed %d processes for want of memory", r.kills)
+		t.Errorf("the kernel's OOM killer killed %d processes", r.kills)
 	}
 	if r.hits.share() < 99.5 {
 		t.Errorf("%.2f%% of the hits were answered, want 99.5%%", r.hits.share())
@@ -136,7 +136,7 @@ func (d drill) run(t *testing.T, name string) (r result) {
 	u.set(answers)
 	r.back = untilBack(t, n, missName(drillSeq.Load(), 0, 1))
 	if *full {
-		time.Sleep(30 * time.Second) // what the goal gives it
+		time.Sleep(30 * time.Second) // the time that the goal allows
 	}
 	r.kills, r.after = s.oomKills(t), s.anonymous(t)
 	s.Kill()
@@ -157,8 +157,7 @@ func (s *subject) watchPeak(t *testing.T, stop <-chan struct{}) (peak int64) {
 	}
 }
 
-// warm asks for the names of the hits until all are answered: they are cached
-// then.
+// warm queries the names of the hits until all are answered and so cached.
 func warm(t *testing.T, n *lab.Netns) {
 	t.Helper()
 	for seq := range 100 {
@@ -168,8 +167,8 @@ func warm(t *testing.T, n *lab.Netns) {
 	}
 }
 
-// untilBack is the time until names are answered again: one that nobody asked
-// before, and one that failed in the outage.
+// untilBack is the time until two names are answered: a new one, and one that failed
+// in the outage.
 func untilBack(t *testing.T, n *lab.Netns, failed string) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -178,8 +177,8 @@ func untilBack(t *testing.T, n *lab.Netns, failed string) time.Duration {
 	return time.Since(start)
 }
 
-// succeeds asks for name every 20 ms until it is answered with NOERROR, and
-// reports whether that was in time.
+// succeeds queries name every 20 ms until it is answered with NOERROR, and reports
+// whether that was in time.
 func succeeds(t *testing.T, n *lab.Netns, name string, within time.Duration) bool {
 	t.Helper()
 	c := newClient(t, n, 200, typeA, func(int) string { return name })

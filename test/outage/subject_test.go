@@ -16,8 +16,7 @@ type subject struct {
 	memory *lab.Memory
 }
 
-// makers start the subjects, each in its own way. Every one caches and
-// forwards to the upstream.
+// makers start the subjects. Each subject caches and forwards to the upstream.
 var makers = map[string]func(t *testing.T, corefile string) []string{
 	"nodens": func(t *testing.T, corefile string) []string {
 		return []string{nodens.Path(t), "-conf", corefile, "-clients", "all"}
@@ -80,7 +79,7 @@ func (s *subject) oomKills(t *testing.T) (kills int) {
 	return kills
 }
 
-// anonymous is the memory that the kernel cannot get back, in bytes.
+// anonymous is the memory that the kernel cannot reclaim, in bytes.
 func (s *subject) anonymous(t *testing.T) int64 {
 	t.Helper()
 	return s.memory.Used(t) - s.memory.IdleFiles(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// behaviour is what the upstream does with a query.
+// behaviour is how the upstream handles a query.
 type behaviour int32
 
 const (
@@ -23,8 +23,8 @@ const (
 	dropsAAAA           // NXDOMAIN for A, no reply to AAAA
 )
 
-// fakeUpstream answers every A query with one address, over UDP. It is made
-// for rates that a server library does not reach on half a CPU.
+// fakeUpstream answers every A query with one address, over UDP. It reaches rates
+// that a server library does not reach on half a CPU.
 type fakeUpstream struct {
 	conn      net.PacketConn
 	behaviour atomic.Int32

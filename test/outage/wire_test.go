@@ -27,8 +27,7 @@ func question(id uint16, name string, qtype uint16) []byte {
 	return append(m, 0, 0, byte(qtype), 0, 1)
 }
 
-// questionOf returns the type that is asked for and where the question ends; 0
-// if m has none.
+// questionOf returns the type of the question and its end; 0 if m has no question.
 func questionOf(m []byte) (qtype uint16, end int) {
 	i := headerLen
 	for i < len(m) && m[i] != 0 {
