@@ -113,7 +113,7 @@ func TestACL(t *testing.T) {
 		}
 	}
 	if n := src.asked.Load(); n != 3 {
-		t.Errorf("%d questions reached the source, want 3: an answer is cached, and a refused query is not asked", n)
+		t.Errorf("%d questions reached the source, want 3: an answer is cached, and a refused query reaches no source", n)
 	}
 	for _, network := range []string{"udp", "tcp"} {
 		testDropped(t, ts, network)
@@ -253,7 +253,7 @@ func TestNSID(t *testing.T) {
 			t.Errorf("NSID %q in %v", got, r)
 		}
 		if got := nsidOf(ts.ask(t, "udp", query("a.example.org.", dns.TypeA, withEDNS(1232, false)))); got != "" {
-			t.Errorf("NSID %q that the client did not ask for", got)
+			t.Errorf("NSID %q that the client did not request", got)
 		}
 	}
 }
@@ -270,7 +270,8 @@ func nsidOf(r *dns.Msg) string {
 	return ""
 }
 
-// TestWhoami asks from two ports. Neither gets the other's answer from the cache.
+// TestWhoami sends queries from two ports. Neither gets the other's answer from the
+// cache.
 func TestWhoami(t *testing.T) {
 	z := &Zone{Name: ".", Cache: newCache(t), Sources: []NamedSource{{Name: "whoami", Client: action.Whoami{}}}}
 	ts := newTestServer(t, Config{}, z)

@@ -10,9 +10,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Ask sends addr a query over UDP until it gets a reply, every quarter second
-// until ctx is done. It asks for version.bind in class CH, which a Server refuses
-// whatever its zones are. Any reply proves that the address is reachable.
+// Ask sends addr a query over UDP until it gets a reply, every quarter second until
+// ctx is done. The query is for version.bind in class CH. A Server refuses it with
+// any zones. Any reply proves that the address is reachable.
 func Ask(ctx context.Context, addr netip.AddrPort) error {
 	const wait = 250 * time.Millisecond
 	var last error

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// deadlineContext is context.WithDeadline for an exchange that keeps the
-// deadline by itself as a rule: it starts a timer only when Done is called. The
-// parent has no deadline.
+// deadlineContext is context.WithDeadline for an exchange that usually keeps the
+// deadline by itself. It starts a timer only when Done is called. The parent has no
+// deadline.
 type deadlineContext struct {
 	context.Context // the parent
 	deadline        time.Time

@@ -49,7 +49,7 @@ func (e *ErrorLog) write(zone string, m *dns.Msg, err error) {
 		return
 	}
 	q := m.Question[0]
-	// CoreDNS's text, which patterns are written for.
+	// CoreDNS's text, because users write patterns for it.
 	text := q.Name + " " + dns.Type(q.Qtype).String() + ": " + err.Error()
 	level := slog.LevelError
 	for _, r := range e.rules {
@@ -64,8 +64,8 @@ func (e *ErrorLog) write(zone string, m *dns.Msg, err error) {
 	e.log.Log(context.Background(), level, "no answer", "zone", zone, "name", q.Name, "type", dns.Type(q.Qtype).String(), "error", err)
 }
 
-// add counts one match and reports whether it is the first of a period. The
-// timer may fire after its zone is gone.
+// add counts one match and reports whether it is the first of a period. The timer
+// may fire after its zone was removed.
 func (c *consolidator) add(log *slog.Logger) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
-// exchange is one question to the sources of a zone. It does not point into the
-// Query that it was made of.
+// exchange is one question to the sources of a zone. It has no pointer into the
+// Query that it was made from.
 type exchange struct {
 	srv     *resolver
 	zone    *boundZone
@@ -33,18 +33,18 @@ type exchange struct {
 
 	// Guarded by inflight.mu.
 	waiting []waiter
-	charged bool   // it has a slot of its own in misses
+	charged bool   // it has its own slot in misses
 	cancel  func() // nil: it cannot be cancelled
 }
 
-// add makes w wait, unless it is nil.
+// add adds w to the waiters, unless it is nil.
 func (x *exchange) add(w waiter) {
 	if w != nil {
 		x.waiting = append(x.waiting, w)
 	}
 }
 
-// drop removes w from those that wait. It returns false if w does not wait.
+// drop removes w from the waiters. It returns false if w does not wait.
 func (x *exchange) drop(w waiter) bool {
 	i := slices.Index(x.waiting, w)
 	if i < 0 {
@@ -83,8 +83,8 @@ func (x *exchange) fill(s *resolver, q *Query) *exchange {
 	return x
 }
 
-// run is steps 2 to 5, see job.begin: it gets the answer to x and delivers it to
-// all who wait for it. It blocks only if the zone's sources do.
+// run does steps 2 to 5, see job.begin: it gets the answer to x and delivers it to
+// all waiters. It blocks only if the zone's sources do.
 func (x *exchange) run() {
 	x.guard(func() {
 		if x.check {
@@ -97,7 +97,7 @@ func (x *exchange) run() {
 	})
 }
 
-// start asks the zone's sources from the i-th on. It completes x now, or when the
+// start queries the zone's sources from the i-th on. It completes x now, or when the
 // source that takes the question calls back.
 func (x *exchange) start(i int, end time.Time) {
 	for ; i < len(x.zone.Sources); i++ {
@@ -117,7 +117,7 @@ func (x *exchange) start(i int, end time.Time) {
 	x.deliver(x.store(sourced{}, errNoSource))
 }
 
-// replied takes the reply of the i-th source, a Starter.
+// replied handles the reply of the i-th source, a Starter.
 func (x *exchange) replied(i int, end time.Time, m *dns.Msg, err error) {
 	x.guard(func() {
 		if errors.Is(err, upstream.ErrNotMine) {
@@ -166,7 +166,8 @@ func (x *exchange) recheck() answer {
 	return answer{}
 }
 
-// ask asks the zone's sources in order until one takes the question, and waits.
+// ask queries the zone's sources in order until one takes the question. It waits for
+// the answer.
 func (x *exchange) ask(ctx context.Context) (r sourced, err error) {
 	for i := range x.zone.Sources {
 		if r, err = x.askSource(ctx, i); !errors.Is(err, upstream.ErrNotMine) {
@@ -176,7 +177,7 @@ func (x *exchange) ask(ctx context.Context) (r sourced, err error) {
 	return sourced{}, errNoSource
 }
 
-// askSource asks the i-th source and waits.
+// askSource queries the i-th source and waits.
 func (x *exchange) askSource(ctx context.Context, i int) (r sourced, err error) {
 	src := &x.zone.Sources[i]
 	if src.Client != nil {
@@ -188,7 +189,7 @@ func (x *exchange) askSource(ctx context.Context, i int) (r sourced, err error) 
 	return r, err
 }
 
-// askClientSource asks a source that may look at the client.
+// askClientSource queries a source whose answer may depend on the client.
 func (x *exchange) askClientSource(ctx context.Context, c ClientSource) (sourced, error) {
 	r, err := c.Answer(&action.Request{Msg: x.m, Client: x.client, TCP: x.tcp, Lookup: func(name string, qtype uint16) *dns.Msg {
 		return x.lookupName(ctx, name, qtype)
@@ -203,10 +204,10 @@ func (x *exchange) askClientSource(ctx context.Context, c ClientSource) (sourced
 	return out, err
 }
 
-// store keeps the reply of the sources, or their failure, unless it is
-// private. It returns the answer for the clients. An exchange that was not sent,
-// for lack of resources or because every upstream is down, says nothing about the
-// name, so that failure is not kept.
+// store keeps the reply of the sources, or their failure, unless it is private. It
+// returns the answer for the clients. An exchange that was not sent, for lack of
+// resources or because every upstream is down, shows nothing about the name. So its
+// failure is not kept.
 func (x *exchange) store(r sourced, err error) answer {
 	z := x.zone
 	keep := z.Cache != nil && !x.private

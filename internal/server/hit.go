@@ -19,9 +19,9 @@ const (
 	edeInvalidQueryType     = 30
 )
 
-// tryHit appends the reply to q if there is one without waiting: an answer from
-// the cache, or an error. v is the verdict of parse. It returns false if the
-// query must be resolved. Then q.zone and q.key are set.
+// tryHit appends the reply to q if it needs no waiting: an answer from the cache, or
+// an error. v is the verdict of parse. It returns false if the query must be
+// resolved. Then q.zone and q.key are set.
 func (s *resolver) tryHit(dst []byte, l *listener, reader int, q *Query, v verdict) ([]byte, bool) {
 	table := l.table.Load()
 	if table.guarded && s.refusesClient(q) {
@@ -97,8 +97,8 @@ func (s *resolver) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 	return dst, o, true
 }
 
-// hitView is the zone's view of an answer from its cache. It returns false if
-// that depends on an answer of upstream.
+// hitView is the zone's view of an answer from its cache. It returns false if the
+// view depends on an answer of upstream.
 func (s *resolver) hitView(q *Query, e *cache.Entry) (view, bool) {
 	if e.Kind() == cache.Success {
 		return asIs(e, notJudged), true
@@ -116,7 +116,8 @@ func (s *resolver) hitView(q *Query, e *cache.Entry) (view, bool) {
 	return n.verdict(e, sib), true
 }
 
-// hitKind is the rcode of a cached answer and how the lookup is counted.
+// hitKind returns the rcode of a cached answer, and the result under which the
+// lookup is counted.
 func hitKind(h cache.Hit) (rcode int, kind lookup) {
 	if h.State == cache.Failed {
 		return dns.RcodeServerFailure, lookupServfail

@@ -112,13 +112,13 @@ func TestStaleImmediate(t *testing.T) {
 	}
 	<-asked
 	if len(asked) != 0 {
-		t.Errorf("upstream was asked %d times more", len(asked))
+		t.Errorf("upstream got %d more queries", len(asked))
 	}
 	close(release)
 	waitTTL(t, ts, 31)
 }
 
-// waitTTL asks until the answer from the cache has at least that TTL.
+// waitTTL sends queries until the answer from the cache has at least that TTL.
 func waitTTL(t *testing.T, ts *testServer, ttl uint32) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; {
@@ -132,8 +132,8 @@ func waitTTL(t *testing.T, ts *testServer, ttl uint32) {
 	}
 }
 
-// TestPopularNameNeverMisses asks for a name of TTL 60 every five seconds for
-// half an hour. Only the first query waits for upstream.
+// TestPopularNameNeverMisses queries a name of TTL 60 every five seconds for half an
+// hour. Only the first query waits for upstream.
 func TestPopularNameNeverMisses(t *testing.T) {
 	now, ts, asked := newPrefetching(t)
 	ts.ask(t, "udp", query("www.example.org.", dns.TypeA))
@@ -151,7 +151,7 @@ func TestPopularNameNeverMisses(t *testing.T) {
 		refreshed, left = refreshed+1, 60
 	}
 	if len(asked) != 0 || refreshed != 36 {
-		t.Errorf("refreshed %d times, and asked %d more times", refreshed, len(asked))
+		t.Errorf("refreshed %d times, and queried %d more times", refreshed, len(asked))
 	}
 	if n := ts.lookups("example.org.", lookupMiss); n != 1 {
 		t.Errorf("%d queries missed", n)
@@ -173,7 +173,7 @@ func (ts *testServer) lookups(zone string, kind lookup) uint64 {
 	return n
 }
 
-// TestMissIsCountedWhenItsReplyComes asks one question after another.
+// TestMissIsCountedWhenItsReplyComes sends one query after another.
 func TestMissIsCountedWhenItsReplyComes(t *testing.T) {
 	ts := newTestServer(t, Config{}, zone("example.org.", newCache(t), (&records{t: t}).Exchange))
 	for i := range uint64(200) {

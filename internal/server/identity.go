@@ -6,7 +6,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// idServer is the name that asks for a server's identity (RFC 4892), in wire
+// idServer is the name whose TXT record is a server's identity (RFC 4892), in wire
 // format.
 const idServer = "\x02id\x06server\x00"
 
@@ -14,8 +14,8 @@ const idServer = "\x02id\x06server\x00"
 // §3.3.14).
 const maxIdentity = 255
 
-// appendIdentity appends the reply to id.server: one TXT record of TTL 0. Without
-// an identity the query is refused, as all others in class CH.
+// appendIdentity appends the reply to id.server: one TXT record of TTL 0. Without an
+// identity the query is refused, like all others in class CH.
 func appendIdentity(dst []byte, q *Query, identity string) []byte {
 	if identity == "" || len(identity) > maxIdentity {
 		return appendError(dst, q, dns.RcodeRefused, ede{})

@@ -9,9 +9,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// inflight coalesces equal questions: while one exchange is under way, all who
-// need its answer wait for it. It is safe for concurrent use. The zero value
-// has no exchange in flight.
+// inflight coalesces equal questions: while an exchange is in flight, all waiters
+// for its answer are queued on it. It is safe for concurrent use. The zero value has
+// no exchange in flight.
 type inflight struct {
 	mu     sync.Mutex
 	byKey  map[string]*exchange // by Query.inflightKey
@@ -26,16 +26,16 @@ type waiter interface {
 	deliver(answer)
 }
 
-// awaited reports whether something waits for key.
-func (f *inflight) awaited(key string) bool {
+// hasWaiters reports whether something waits for key.
+func (f *inflight) hasWaiters(key string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	x := f.byKey[key]
 	return x != nil && len(x.waiting) > 0
 }
 
-// joinExisting makes w, if not nil, wait for the answer of key if that is in
-// flight, and reports whether it is.
+// joinExisting reports whether an exchange for key is in flight. If so, and w is not
+// nil, w waits for its answer.
 func (f *inflight) joinExisting(key string, w waiter) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,10 +47,10 @@ func (f *inflight) joinExisting(key string, w waiter) bool {
 	return true
 }
 
-// join makes w, if not nil, wait for the answer of key. If no exchange for key is in flight,
-// it returns a new one, of which only inflight and check are set: the caller must
-// fill it in, run it and call end. After close, nothing is in flight and no
-// exchange is returned: ok is false, and w does not wait.
+// join makes w, if not nil, wait for the answer of key. If no exchange for key is in
+// flight, it returns a new one with only inflight and check set. The caller must
+// fill it in, run it and call end. After close, join returns no exchange: ok is
+// false, and w does not wait.
 func (f *inflight) join(key string, w waiter, since time.Time) (x *exchange, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,9 +72,9 @@ func (f *inflight) join(key string, w waiter, since time.Time) (x *exchange, ok 
 	return x, true
 }
 
-// leave makes w wait for key no more. The exchange goes on. leave
-// returns false if w does not wait: its answer is being delivered. charge, if not
-// nil, is called once for each exchange, unless it has a slot of its own.
+// leave removes w from the waiters for key. The exchange continues. leave returns
+// false if w does not wait: its answer is being delivered. charge, if not nil, is
+// called once for each exchange, unless it has a slot of its own.
 func (f *inflight) leave(key string, w waiter, charge func(*exchange)) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,8 +89,8 @@ func (f *inflight) leave(key string, w waiter, charge func(*exchange)) bool {
 	return true
 }
 
-// abandon is leave for a client that is gone. If nothing else waits it ends the
-// exchange, and returns it as cancelled.
+// abandon is leave for a client that has disconnected. If nothing else waits,
+// abandon ends the exchange, and returns it as cancelled.
 func (f *inflight) abandon(key string, w waiter) (left bool, cancelled *exchange) {
 	f.mu.Lock()
 	x := f.byKey[key]
@@ -126,8 +126,8 @@ func (f *inflight) waits(key string, j *job) bool {
 	})
 }
 
-// end ends x. It returns what waits for its answer and whether x has a slot;
-// nothing if it was cancelled.
+// end ends x. It returns the waiters for its answer, and whether x has a slot; no
+// waiters if x was cancelled.
 func (f *inflight) end(x *exchange, now time.Time) (waiting []waiter, charged bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,7 +141,8 @@ func (f *inflight) end(x *exchange, now time.Time) (waiting []waiter, charged bo
 	return x.waiting, x.charged
 }
 
-// close ends all exchanges, now and from now on, and returns what waits for them.
+// close ends all exchanges, also those that join would start later. It returns their
+// waiters.
 func (f *inflight) close() (waiting []waiter) {
 	f.mu.Lock()
 	all := f.byKey
@@ -156,8 +157,9 @@ func (f *inflight) close() (waiting []waiter) {
 	return waiting
 }
 
-// inflightKey tells apart questions that may have different answers: by zone,
-// cache key, options for upstream and, if a source looks at clients, by client.
+// inflightKey differs for questions that may have different answers: by zone, cache
+// key, options for upstream and, if a source's answer depends on the client, by
+// client.
 func (q *Query) inflightKey() string {
 	key := make([]byte, 0, 4+len(q.key)+32)
 	key = binary.BigEndian.AppendUint32(key, q.zone.serial)

@@ -126,7 +126,7 @@ func TestInflightConcurrentUse(t *testing.T) {
 	}
 }
 
-// waiters counts those who wait for any answer.
+// waiters counts the waiters for any answer.
 func (f *inflight) waiters() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -136,8 +136,7 @@ func (f *inflight) waiters() (n int) {
 	return n
 }
 
-// TestSourceEndsItsGoroutine: whoever waits gets SERVFAIL, and the next query
-// works.
+// TestSourceEndsItsGoroutine: all waiters get SERVFAIL, and the next query works.
 func TestSourceEndsItsGoroutine(t *testing.T) {
 	var asked atomic.Int32
 	ts := newTestServer(t, Config{}, zone("example.org.", nil, func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
@@ -153,8 +152,8 @@ func TestSourceEndsItsGoroutine(t *testing.T) {
 	}
 }
 
-// TestSlowClientDelaysNoOther: a TCP client that reads nothing does not delay
-// the others who wait for the same answer.
+// TestSlowClientDelaysNoOther: a TCP client that reads nothing does not delay other
+// clients that wait for the same answer.
 func TestSlowClientDelaysNoOther(t *testing.T) {
 	release := make(chan struct{})
 	limits := defaultTCP

@@ -23,8 +23,8 @@ func oldToNew() *Actions {
 	return &Actions{Rewrite: steps(action.RewriteName{Match: ending(".old.example.org."), To: ".example.org.", Auto: true})}
 }
 
-// TestRewriteCoalesces asks for several spellings of a name at the same time.
-// They are one question.
+// TestRewriteCoalesces queries several spellings of a name at the same time. They
+// are one question.
 func TestRewriteCoalesces(t *testing.T) {
 	ts, src := actionServer(t, oldToNew(), "a.example.org. 60 IN A 192.0.2.1")
 	var wg sync.WaitGroup
@@ -112,8 +112,8 @@ func TestActionsNormalise(t *testing.T) {
 	}
 }
 
-// TestActionsMetrics wants cache hits counted as hits, and the client's name in
-// the query log, not the rewritten one.
+// TestActionsMetrics checks that cache hits count as hits, and that the query log
+// has the client's name, not the rewritten one.
 func TestActionsMetrics(t *testing.T) {
 	out := new(lines)
 	src := &records{t: t, list: []string{"a.example.org. 60 IN A 192.0.2.1"}}
@@ -153,8 +153,8 @@ func TestActionsMetrics(t *testing.T) {
 	}
 }
 
-// TestTruncatedReply wants TC in a changed reply that does not fit, and the whole
-// reply if it fits.
+// TestTruncatedReply checks that a changed reply has TC if it does not fit, and is
+// whole if it fits.
 func TestTruncatedReply(t *testing.T) {
 	var list []string
 	for i := range 40 {

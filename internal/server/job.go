@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// job is a query being resolved and the way its reply goes back. Exactly one of
+// job is a query being resolved and the destination of its reply. Exactly one of
 // sock, conn and inner is set.
 type job struct {
 	srv     *resolver
@@ -29,7 +29,7 @@ type job struct {
 	inner chan<- innerReply // for an action, not for a client; capacity 1
 }
 
-// innerReply is the reply to a question that an action asks.
+// innerReply is the reply to a query of an action.
 type innerReply struct {
 	msg []byte
 	outcome
@@ -59,15 +59,16 @@ func (s *resolver) newJob(q *Query) *job {
 	return j
 }
 
-// start begins to resolve j, which has a slot; l waits for it. It does not block.
+// start begins to resolve j, which has a slot. The drain of l waits for j. start
+// does not block.
 func (s *resolver) start(l *listener, j *job) {
 	j.lis = l
 	l.jobs.Add(1)
 	j.begin()
 }
 
-// reject appends the reply to q, which gets no slot because of err: SERVFAIL, or
-// an expired answer. REFUSED would make some resolvers wait for another server's
+// reject appends the reply to q if q gets no slot because of err: SERVFAIL, or an
+// expired answer. After REFUSED, some resolvers would wait for another server's
 // reply.
 func (s *resolver) reject(dst []byte, reader int, q *Query, err error) []byte {
 	if err == refusedClient {
@@ -81,8 +82,9 @@ func (s *resolver) reject(dst []byte, reader int, q *Query, err error) []byte {
 	return reply
 }
 
-// finish ends j with its reply. Before the reply is sent, counters are updated
-// and the slot is given back: the client may ask the next question then.
+// finish ends j with its reply. Before it sends the reply, it updates the counters
+// and releases the slot, because the client may send its next query as soon as it
+// has the reply.
 func (j *job) finish(reply []byte, o outcome) {
 	if j.inner != nil {
 		j.inner <- innerReply{reply, o}
@@ -127,7 +129,7 @@ func (j *job) recoverPanic() {
 	}
 }
 
-// recoverPanic, deferred, keeps a panic from ending the process.
+// recoverPanic, deferred, prevents a panic from ending the process.
 func (s *resolver) recoverPanic(what string) {
 	if p := recover(); p != nil {
 		s.reportPanic(what, p)

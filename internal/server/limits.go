@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// misses bounds what is being resolved: clients' queries that wait for an
-// answer, and queries to upstreams that no client waits for any more. Each of
-// them takes one slot. It is safe for concurrent use.
+// misses limits the queries being resolved: clients' queries that wait for an
+// answer, and queries to upstreams for which no client waits any more. Each of them
+// takes one slot. It is safe for concurrent use.
 type misses struct {
 	limit     int64
 	perClient int // of one client in one zone
@@ -32,9 +32,9 @@ type missOwner struct {
 	zone   *Zone
 }
 
-// zoneShare bounds what one of several zones takes to this multiple of what is
-// free. One zone alone comes to 4/5 of all slots, two come to 4/9 each, and some
-// are always free for the others.
+// zoneShare limits the slots of one of several zones to this multiple of the free
+// slots. One zone alone gets 4/5 of all slots, two get 4/9 each, and some slots
+// always stay free for other zones.
 const zoneShare = 4
 
 func newMisses(limit, perClient int) *misses {
@@ -45,7 +45,8 @@ func newMisses(limit, perClient int) *misses {
 	return m
 }
 
-// refusal says why there is no slot. It is the text of an Extended DNS Error.
+// refusal is the reason why there is no slot. It is the text of an Extended DNS
+// Error.
 type refusal string
 
 const (
@@ -55,8 +56,8 @@ const (
 
 func (r refusal) Error() string { return string(r) }
 
-// acquire takes a slot for client in z, or says why it cannot. Every slot needs
-// a release.
+// acquire takes a slot for client in z, or returns the reason why it cannot. Every
+// slot needs a release.
 func (m *misses) acquire(z *boundZone, client netip.Addr) error {
 	s := m.shard(client)
 	s.mu.Lock()
@@ -75,8 +76,9 @@ func (m *misses) acquire(z *boundZone, client netip.Addr) error {
 	return nil
 }
 
-// charge takes a slot above the limits for a query to an upstream that goes on
-// without its client. Further misses make up for it.
+// charge takes a slot for a query to an upstream that continues without its client.
+// The slot may exceed the limits; later misses then get no slot until enough are
+// released.
 func (m *misses) charge(z *boundZone, client netip.Addr) {
 	s := m.shard(client)
 	s.mu.Lock()
@@ -86,7 +88,7 @@ func (m *misses) charge(z *boundZone, client netip.Addr) {
 	s.active[missOwner{client, z.Zone}]++
 }
 
-// release gives a slot back.
+// release releases a slot.
 func (m *misses) release(z *boundZone, client netip.Addr) {
 	s := m.shard(client)
 	s.mu.Lock()

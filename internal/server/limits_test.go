@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// from asks from a loopback address.
+// from sends a query from a loopback address.
 func (ts *testServer) from(t *testing.T, network, ip string, m *dns.Msg) *dns.Msg {
 	t.Helper()
 	c := &dns.Client{Net: network, Timeout: 20 * time.Second, Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(ip)}}}
@@ -77,8 +77,8 @@ func TestOneClientCannotTakeAllMisses(t *testing.T) {
 	}
 }
 
-// TestReplyMakesRoom: a client that asks one question after another never
-// exceeds a limit of one.
+// TestReplyMakesRoom: a client that sends one query after another never exceeds a
+// limit of one.
 func TestReplyMakesRoom(t *testing.T) {
 	ts := newTestServer(t, Config{MaxMissesPerClient: 1}, zone("example.org.", newCache(t), func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 		return reply(t, m, m.Question[0].Name+" 60 IN A 192.0.2.1"), nil
@@ -146,8 +146,8 @@ func TestMissesOfClient(t *testing.T) {
 	m.empty(t, zones...)
 }
 
-// TestMissesInAll: at the limit, a refused query leaves no trace. A query that
-// goes on without its client counts above the limit.
+// TestMissesInAll: at the limit, a refused query changes no count. A query that
+// continues without its client counts above the limit.
 func TestMissesInAll(t *testing.T) {
 	m, z := newMisses(2, 2), boundZones(1)[0]
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")

@@ -47,8 +47,8 @@ func (x *exchange) lookupName(ctx context.Context, name string, qtype uint16) *d
 	return m
 }
 
-// entryOf returns the answer from the cache or else from the sources, nil if
-// there is none.
+// entryOf returns the answer from the cache, else from the sources. It returns nil
+// if there is none.
 func (x *exchange) entryOf(ctx context.Context) (*cache.Entry, uint32) {
 	if hit := x.zone.peek(x.key, x.srv.clock(), nil); hit.State == cache.Fresh {
 		return hit.Entry, hit.Age

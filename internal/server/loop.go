@@ -15,9 +15,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
-// LoopProbe detects forwarding loops: it asks the zone's sources for a random
-// name and watches for that query. A loop is logged and counted. It does not end
-// the process, because other zones still work.
+// LoopProbe detects forwarding loops: it sends a query for a random name to the
+// zone's sources and watches for that query. A loop is logged and counted. It does
+// not end the process, because other zones still work.
 type LoopProbe struct {
 	name  string // lower case, presentation form
 	wire  []byte
@@ -35,7 +35,7 @@ func NewLoopProbe(zone string) *LoopProbe {
 	return p
 }
 
-// returned reports whether q is the probe, and remembers that it came back.
+// returned reports whether q is the probe, and records that it came back.
 func (p *LoopProbe) returned(q *Query) bool {
 	if q.qtype != dns.TypeHINFO || !p.armed.Load() || string(q.lower) != string(p.wire) {
 		return false

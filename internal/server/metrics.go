@@ -112,8 +112,8 @@ type zoneStats struct {
 // rest is the shard that UDP readers do not use.
 func (z *zoneStats) rest() *statShard { return z.shards[len(z.shards)-1] }
 
-// statShard is written by one UDP reader. The last shard is written by TCP
-// connections and misses.
+// One UDP reader writes a statShard. TCP connections and misses write the last
+// shard.
 type statShard struct {
 	requests   [2][2][numTypes]atomic.Uint64
 	responses  [numPlugins][numRcodes]atomic.Uint64
@@ -198,7 +198,7 @@ type outcome struct {
 	dropped    bool // there is no reply
 }
 
-// tally is what is counted of one query and its reply.
+// tally has the values that are counted for one query and its reply.
 type tally struct {
 	outcome
 	stats       *zoneStats
@@ -238,7 +238,7 @@ func (z *zoneStats) judged(worker int, qtype uint16, r normalised) {
 	z.shards[min(worker, len(z.shards)-1)].judged[boolIndex(qtype == dns.TypeAAAA)][r].Add(1)
 }
 
-// sibling counts where the other type's answer came from.
+// sibling counts the source of the other type's answer.
 func (z *zoneStats) sibling(from siblingSource) { z.rest().siblings[from].Add(1) }
 
 // siblingWaited counts how long a reply waited for a sibling.

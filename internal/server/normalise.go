@@ -11,10 +11,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/server/dnsname"
 )
 
-// Normalise corrects upstreams that answer NOERROR without records for names
-// that do not exist (the normalize directive). It is a view: the cache stores
-// the answer of upstream, and every reply is judged by what is known of the name
-// at that moment. The sibling of an answer is that for the other address type.
+// Normalise corrects upstreams that answer NOERROR without records for names that do
+// not exist (the normalize directive). It is a view: the cache stores the answer of
+// upstream, and each reply is judged by the answers for the name that are known at
+// that moment. The sibling of an answer is the answer for the other address type.
 type Normalise struct {
 	observe  bool // only count
 	bare     bool // judge only answers without SOA
@@ -190,7 +190,7 @@ func readDenial(msg []byte, q *Query) denial {
 	return d
 }
 
-// sibling is what is known about the other address type of a name.
+// sibling is the known answer for the other address type of a name.
 type sibling struct {
 	entry *cache.Entry // nil: nothing, or a failure
 	left  uint32       // seconds until entry expires
@@ -259,15 +259,15 @@ func (s sibling) denies() bool {
 	return flags&flagTC == 0 && (rcode == dns.RcodeSuccess || rcode == dns.RcodeNameError)
 }
 
-// answersEmpty reports whether a failure to answer q becomes an empty answer: the
-// name has an address of the other type. A stub resolver that gets SERVFAIL for
-// one of the two would lose it, as musl does after five seconds.
+// answersEmpty reports whether a failure to answer q becomes an empty answer,
+// because the name has an address of the other type. A stub resolver that gets
+// SERVFAIL for one of the two would lose it, as musl does after five seconds.
 func (s *resolver) answersEmpty(q *Query) bool {
 	return q.zone.Normalise.mayAnswerEmpty(q) && q.zone.knownSibling(q, s.clock()).hasData()
 }
 
-// mayAnswerEmpty reports whether answersEmpty may hold for q. A nil Normalise
-// has no such question.
+// mayAnswerEmpty reports whether answersEmpty may be true for q. For a nil Normalise
+// it is false.
 func (n *Normalise) mayAnswerEmpty(q *Query) bool {
 	if n == nil || n.observe || !n.repair || q.do || q.cd() || q.qtype != dns.TypeA && q.qtype != dns.TypeAAAA {
 		return false
@@ -298,8 +298,8 @@ func (q *Query) siblingQuery(into *Query) *Query {
 	return into
 }
 
-// cachedSibling looks the sibling up in the cache. It returns false if upstream
-// must be asked.
+// cachedSibling looks the sibling up in the cache. It returns false if upstream must
+// be queried.
 func (z *Zone) cachedSibling(q *Query, now time.Time) (sibling, bool) {
 	hit := z.peekSibling(q, now)
 	switch hit.State {
@@ -345,15 +345,15 @@ type siblingWait struct {
 }
 
 const (
-	// siblingAlone bounds the wait if only nodens asks for the sibling of an
-	// NXDOMAIN. If the client asks for both, it waits for emptyWait.
+	// siblingAlone bounds the wait if only nodens queries the sibling of an
+	// NXDOMAIN. If the client queries both, it waits for emptyWait.
 	siblingAlone = 300 * time.Millisecond
 	// resolveWait bounds the whole wait of a client.
 	resolveWait = 4 * time.Second
 )
 
-// normalise is the zone's view of a. It returns false if that depends on the
-// sibling: then j waits for it. In observe mode the client does not wait.
+// normalise is the zone's view of a. It returns false if the view depends on the
+// sibling. Then j waits for the sibling. In observe mode the client does not wait.
 func (j *job) normalise(a answer) (view, bool) {
 	q, n := &j.q, j.q.zone.Normalise
 	if n == nil {
@@ -394,7 +394,7 @@ func (j *job) waitSibling(a answer) {
 	wait = max(min(wait, resolveWait-now.Sub(q.start)), 0)
 	w := &siblingWait{a: a, begin: now, from: fromInflight}
 	j.sibling = w
-	if !j.srv.inflight.awaited(key) {
+	if !j.srv.inflight.hasWaiters(key) {
 		w.from = fromUpstream
 	}
 	j.timer = time.AfterFunc(wait, func() {
@@ -415,8 +415,8 @@ func (j *job) siblingKnown(a answer) {
 	j.reply(w.a, q.zone.Normalise.verdict(w.a.entry, q.sibling(a, j.srv.clock())))
 }
 
-// sibling is what the answer a says of q's sibling. If that is nothing, an older
-// answer may.
+// sibling returns q's sibling according to the answer a. If a has no result, it uses
+// an older answer.
 func (q *Query) sibling(a answer, now time.Time) sibling {
 	if a.err == nil {
 		if sib := (sibling{entry: a.entry, left: q.zone.Normalise.secondsLeft(a)}); sib.hasData() || sib.denies() {
@@ -428,8 +428,8 @@ func (q *Query) sibling(a answer, now time.Time) sibling {
 	return sib
 }
 
-// askSibling asks for AAAA together with q, an A question, where the reply may
-// depend on both: a client that asks for A only does not wait twice.
+// askSibling queries AAAA together with q, an A question, if the reply may depend on
+// both. So a client that queries only A does not wait twice.
 func (s *resolver) askSibling(q *Query) {
 	if q.qtype != dns.TypeA || !q.zone.Normalise.mayAnswerEmpty(q) {
 		return
@@ -451,13 +451,13 @@ func (s *resolver) observe(q *Query, e *cache.Entry, sib sibling, known bool) {
 		return
 	}
 	var other Query
-	if o.from = fromInflight; !s.inflight.awaited(q.siblingQuery(&other).inflightKey()) {
+	if o.from = fromInflight; !s.inflight.hasWaiters(q.siblingQuery(&other).inflightKey()) {
 		o.from = fromUpstream
 	}
 	s.background(&other, o)
 }
 
-// observer waits for a sibling for the sake of the metrics only.
+// observer waits for a sibling only to count it.
 type observer struct {
 	srv   *resolver
 	q     Query

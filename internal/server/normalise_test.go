@@ -114,7 +114,7 @@ func (s *scripted) exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	return answerAs(s.t, ctx, m, k)
 }
 
-// counts is the number of times that each question was asked.
+// counts is the number of queries for each question.
 func (s *scripted) counts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,7 +278,7 @@ func TestNormaliseTTL(t *testing.T) {
 	}
 }
 
-// TestNormaliseJoinsInflight: a sibling that is in flight is not asked for again.
+// TestNormaliseJoinsInflight: a sibling that is in flight is not queried again.
 func TestNormaliseJoinsInflight(t *testing.T) {
 	var waiting sync.WaitGroup
 	waiting.Add(2)
@@ -424,10 +424,10 @@ func TestNormaliseProofAndStaleData(t *testing.T) {
 	}
 }
 
-// TestNormaliseProperty asks random zones in random order, concurrently, while
-// answers expire. It checks the invariant: never NXDOMAIN for one address type
-// while the other has data, fresh or stale. For names out of scope, DO, CD and
-// other types, clients get upstream's answer.
+// TestNormaliseProperty queries random zones in random order, concurrently, while
+// answers expire. It checks the invariant: never NXDOMAIN for one address type while
+// the other has data, fresh or stale. For names out of scope, DO, CD and other
+// types, clients get upstream's answer.
 func TestNormaliseProperty(t *testing.T) {
 	// An empty non-terminal and a name with MX only are nodataSOA, a wildcard
 	// is data.

@@ -23,8 +23,8 @@ const probePorts = 4
 const probeZone = "heartbeat.nodens.invalid."
 
 // HeartbeatZone is the zone that a Prober queries. It has no cache, so each query
-// takes the path of a miss. Its queries are not counted, since they are not
-// clients'.
+// takes the path of a miss. Its queries are not counted, because they do not come
+// from clients.
 func HeartbeatZone() *Zone {
 	return &Zone{Name: probeZone, Sources: []NamedSource{{Name: "heartbeat", Source: heartbeat{}}}, uncounted: true}
 }
@@ -102,7 +102,7 @@ func (p *Prober) Ask(wait time.Duration) error {
 	}
 }
 
-// discardLate drops late replies, which say nothing about the present.
+// discardLate drops late replies, because they do not show the present state.
 func (p *Prober) discardLate(c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {

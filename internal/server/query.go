@@ -53,7 +53,7 @@ type Query struct {
 	start  time.Time
 
 	// Set by the zone's actions.
-	inner   bool        // asked by an action: the reply may have any size
+	inner   bool        // query of an action: the reply may have any size
 	nsid    string      // for the reply's OPT record, RFC 5001
 	extra   []dns.EDNS0 // options for upstream
 	private bool        // extra depends on the client: the answer must not be stored
@@ -103,7 +103,7 @@ func (q *Query) makeKey() {
 	q.key = cache.AppendKey(q.lower[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
 }
 
-// verdict says what to do with a parsed message.
+// verdict is how to handle a parsed message.
 type verdict int
 
 const (
@@ -117,9 +117,9 @@ const (
 	nxnameType         // QTYPE 128 is not allowed, RFC 9824 §3.4
 )
 
-// parse reads msg into q. It does not allocate. Unless the verdict is discard,
-// id and flags are set, and as much of the question and the OPT record as could
-// be read.
+// parse reads msg into q. It does not allocate. Unless the verdict is discard, parse
+// sets id and flags, and the parts of the question and the OPT record that it could
+// read.
 func (q *Query) parse(msg []byte) verdict {
 	q.name, q.lower, q.key, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found = nil, nil, nil, false, false, false, 0, nil, nil, cache.Miss
 	q.size = len(msg)

@@ -154,7 +154,7 @@ func FuzzParse(f *testing.F) {
 		}
 		name, off, err := dns.UnpackDomainName(msg, headerLen)
 		if err != nil || name != q.presentation() || binary.BigEndian.Uint16(msg[off:]) != q.qtype {
-			t.Fatalf("name %q, library says %q, %v", q.presentation(), name, err)
+			t.Fatalf("name %q, the library has %q, %v", q.presentation(), name, err)
 		}
 		if len(q.name) != len(q.lower) || len(q.name) > maxNameLen {
 			t.Fatalf("name of %d bytes", len(q.name))

@@ -17,8 +17,8 @@ import (
 
 // TestReplacedUnderTCP replaces the server of an address by another server while
 // clients connect. Connections that the kernel accepts for the old server are
-// answered. A connection that is half open then may be reset, see TestSurge of
-// package test. The connection of a client that is idle for drainWait is closed.
+// answered. A connection that is half open at that time may be reset, see TestSurge
+// of package test. The connection of a client that is idle for drainWait is closed.
 func TestReplacedUnderTCP(t *testing.T) {
 	const times, tolerated = 50, 5
 	addr := nextAddr()

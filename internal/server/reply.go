@@ -11,7 +11,7 @@ import (
 // optLen is the length of an OPT record without options (RFC 6891 §6.1.2).
 const optLen = 11
 
-// ede is an Extended DNS Error (RFC 8914). Code 0 means "other", so set says
+// ede is an Extended DNS Error (RFC 8914). Code 0 means "other", so set shows
 // whether there is an error.
 type ede struct {
 	set  bool
@@ -44,7 +44,7 @@ type view struct {
 	result normalised
 }
 
-// noMaxTTL leaves TTLs alone.
+// noMaxTTL does not lower TTLs.
 const noMaxTTL = ^uint32(0)
 
 // asIs is the view that changes nothing.

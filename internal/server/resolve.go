@@ -38,9 +38,9 @@ type answer struct {
 // five steps:
 //
 //  1. join the in-flight query for the same question, or start one;
-//  2. ask the zone's sources;
+//  2. query the zone's sources;
 //  3. store the answer, or the failure;
-//  4. normalise: see the answer as the zone does;
+//  4. normalise: apply the zone's view of the answer;
 //  5. reply.
 //
 // Steps 2 and 3 run once for all jobs that wait for the same answer. A job that
@@ -58,8 +58,8 @@ func (j *job) begin() {
 	}
 }
 
-// miss makes j wait for the answer to its question and starts the exchange for
-// it, if none is in flight. Then j may be answered and reused at any time.
+// miss makes j wait for the answer to its question and starts an exchange if none is
+// in flight. After that, j may be answered and reused at any time.
 func (j *job) miss() {
 	q := &j.q
 	if q.tcp && j.srv.knownCut(q) {
@@ -92,7 +92,7 @@ func (s *resolver) run(x *exchange) {
 	x.run()
 }
 
-// deliver implements waiter: it answers j, or tells it the answer for the other
+// deliver implements waiter: it answers j, or gives it the answer for the other
 // address type.
 func (j *job) deliver(a answer) {
 	if j.sibling != nil {
@@ -137,13 +137,13 @@ func (j *job) reply(a answer, v view) {
 	j.finish(reply, o)
 }
 
-// staleWait is how long a client waits for a fresh answer if there is an
-// expired one for it: the client response timer of RFC 8767 §5.
+// staleWait is how long a client waits for a fresh answer if there is an expired
+// one: the client response timer of RFC 8767 §5.
 const staleWait = 1800 * time.Millisecond
 
-// emptyWait is how long a client waits for one address type if it can have
-// an empty answer instead, see Server.answersEmpty: less than the 2.5 s after
-// which musl retries.
+// emptyWait is how long a client waits for one address type if it can get an empty
+// answer instead, see answersEmpty. It is less than the 2.5 s after which musl
+// retries.
 const emptyWait = 2 * time.Second
 
 // earlyAfter is when answerEarly is due for q; 0: never.
@@ -157,9 +157,8 @@ func (q *Query) earlyAfter() time.Duration {
 	return 0
 }
 
-// answerEarly answers j without waiting for the query in flight any longer, if
-// there is an expired answer or an empty one for it. That query goes on (RFC 8767
-// §5) and takes a slot.
+// answerEarly answers j before the query in flight ends, if there is an expired
+// answer or an empty one. That query continues (RFC 8767 §5) and takes a slot.
 func (j *job) answerEarly(key string) {
 	if j.q.found != cache.Stale && !j.srv.answersEmpty(&j.q) {
 		return
@@ -169,10 +168,10 @@ func (j *job) answerEarly(key string) {
 	}
 }
 
-// charge gives x a slot: it goes on without the client that started it.
+// charge gives x a slot, because x continues without the client that started it.
 func (s *resolver) charge(x *exchange) { s.misses.charge(x.zone, x.client.Addr()) }
 
-// abandon drops j, whose client is gone.
+// abandon drops j, whose client has disconnected.
 func (j *job) abandon() {
 	left, cancelled := j.srv.inflight.abandon(j.q.inflightKey(), j)
 	if !left && j.q.zone.Normalise != nil {
@@ -221,7 +220,7 @@ func (s *resolver) background(q *Query, w waiter) bool {
 	return true
 }
 
-// refreshed waits for a new answer for the sake of the cache only.
+// refreshed waits for a new answer that only the cache needs.
 type refreshed struct {
 	zone *boundZone
 	key  []byte
@@ -230,8 +229,8 @@ type refreshed struct {
 func (r *refreshed) deliver(answer) { r.zone.Cache.RefreshDone(r.key) }
 
 // unanswered makes the reply to a question that no source answered: an expired
-// answer if the zone keeps them for that, or SERVFAIL. It is never REFUSED or
-// FORMERR, which musl's resolver treats as no reply.
+// answer if the zone serves those, else SERVFAIL. It is never REFUSED or FORMERR,
+// which musl's resolver treats as no reply.
 func (s *resolver) unanswered(dst []byte, q *Query, err error) ([]byte, outcome) {
 	z := q.zone
 	if hit := z.peek(q.key, s.clock(), nil); hit.State == cache.Stale {
@@ -270,9 +269,9 @@ func (s *resolver) knownCut(q *Query) bool {
 	return q.zone.peek(q.cutKey(), s.clock(), nil).State == cache.Failed
 }
 
-// refuseCut stores that upstream truncates its answer to q and cannot be asked
-// over TCP. To a TCP client that is a failure (RFC 9520 §3.2), because there is
-// no larger transport to refer it to. UDP clients get the truncated answer.
+// refuseCut stores that upstream truncates its answer to q and does not answer over
+// TCP. To a TCP client that is a failure (RFC 9520 §3.2), because there is no larger
+// transport to refer it to. UDP clients get the truncated answer.
 func (s *resolver) refuseCut(q *Query) error {
 	if q.zone.Cache == nil || q.private {
 		return errCut
@@ -310,7 +309,7 @@ func failureNote(err error) ede {
 	return ede{set: true, code: edeOther}
 }
 
-// maxEDEText keeps EXTRA-TEXT from crowding a reply, in bytes.
+// maxEDEText limits EXTRA-TEXT, in bytes, to leave room for records.
 const maxEDEText = 128
 
 // cutText shortens an upstream's EXTRA-TEXT, which is UTF-8 (RFC 8914 §2).

@@ -110,8 +110,8 @@ func TestRewrite(t *testing.T) {
 	}
 }
 
-// TestRewriteShares wants one upstream query for a name and for the names that
-// are rewritten to it: rewriting comes before the cache.
+// TestRewriteShares checks that a name and the names that are rewritten to it cause
+// one upstream query, because rewriting comes before the cache.
 func TestRewriteShares(t *testing.T) {
 	w := steps(action.RewriteName{Match: ending(".old.example.org."), To: ".example.org.", Auto: true})
 	ts, src := actionServer(t, &Actions{Rewrite: w}, rewriteRecords()...)
@@ -139,8 +139,8 @@ func TestRewriteTTL(t *testing.T) {
 	}
 }
 
-// TestRewriteBits: the reply has the EDNS and DNSSEC bits that the client asked
-// for. A changed reply has no AD.
+// TestRewriteBits: the reply has the EDNS and DNSSEC bits that the client requested.
+// A changed reply has no AD.
 func TestRewriteBits(t *testing.T) {
 	src := sourceFunc(func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 		r := reply(t, m, m.Question[0].Name+" 60 IN A 192.0.2.1")

@@ -150,10 +150,10 @@ func (s *Server) fail(err error) {
 	}
 }
 
-// Apply makes bindings the configuration. It opens new addresses before it
-// changes anything, so an error leaves the Server as it was. Addresses that stay
-// keep their sockets. Addresses that are gone are drained in the background,
-// for at most the timeout of a miss.
+// Apply makes bindings the configuration. It opens new addresses before it changes
+// anything, so after an error the Server is unchanged. Addresses that stay keep
+// their sockets. Removed addresses are drained in the background, for at most the
+// timeout of a miss.
 func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +260,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// abort answers what is still being resolved with SERVFAIL, now and from now on.
+// abort answers all queries being resolved with SERVFAIL, also later ones.
 func (s *Server) abort() {
 	s.cancel()
 	for _, w := range s.inflight.close() {

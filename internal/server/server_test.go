@@ -136,8 +136,8 @@ func TestTruncationKeepsWhatFits(t *testing.T) {
 	}
 }
 
-// TestReplyFromAskedAddress serves the wildcard and asks three addresses of the
-// host. A connected socket accepts replies from the asked address only.
+// TestReplyFromAskedAddress serves the wildcard and queries three addresses of the
+// host. A connected socket accepts replies only from the queried address.
 func TestReplyFromAskedAddress(t *testing.T) {
 	for _, wild := range []string{"0.0.0.0", "::"} {
 		t.Run(wild, func(t *testing.T) {
@@ -730,8 +730,7 @@ func TestLoopProbe(t *testing.T) {
 }
 
 // newPrefetching makes a server for example.org with a fake clock. It prefetches
-// names that were asked for twice. The channel gets a value for each question to
-// upstream.
+// names after two queries. The channel gets a value for each question to upstream.
 func newPrefetching(t *testing.T) (*fakeClock, *testServer, <-chan struct{}) {
 	t.Helper()
 	now := &fakeClock{t: time.Now()}

@@ -144,10 +144,9 @@ func (t *tcpListener) remove(c *tcpConn) {
 }
 
 // stopAccepting accepts the connections in the backlog and closes the listening
-// socket. While it is open it gets a share of the new connections, even if
-// another process listens on the address, too. serve must have ended, since it
-// would delay the close, and the kernel resets connections that arrive
-// meanwhile.
+// socket. While the socket is open, it gets a share of the new connections, even if
+// another process listens on the address too. serve must have ended: it would delay
+// the close, and the kernel resets connections that arrive meanwhile.
 func (t *tcpListener) stopAccepting() error {
 	raw, err := t.ln.SyscallConn()
 	if err != nil {
@@ -173,8 +172,8 @@ func (t *tcpListener) takeBacklog(fd int) {
 	}
 }
 
-// drainWait is how long a connection that is being closed waits for each further
-// query that the client has already sent.
+// drainWait is how long a closing connection waits for each query that the client
+// has already sent.
 const drainWait = 200 * time.Millisecond
 
 // finish closes every connection after its queries have been answered.
@@ -237,7 +236,7 @@ func (c *tcpConn) read(r *bufio.Reader, buf []byte) (msg []byte, whole, ok bool)
 	var prefix [2]byte
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
 		if errors.Is(err, unix.ECONNRESET) {
-			c.cancel() // the client is gone and waits for no reply
+			c.cancel() // the client has disconnected and waits for no reply
 		}
 		return nil, false, false
 	}
@@ -317,8 +316,8 @@ func (c *tcpConn) answer(q *Query, msg []byte, whole bool, out []byte, more bool
 	return out, true
 }
 
-// finish ends j. A worker writes its reply, nil for none, since the client may
-// not read.
+// finish ends j. A worker writes its reply, nil for none, because the client may not
+// read.
 func (c *tcpConn) finish(j *job, reply []byte) {
 	m := &c.misses
 	m.mu.Lock()
@@ -357,7 +356,7 @@ func (c *tcpConn) writeReplies() {
 	}
 }
 
-// abandon drops what is being resolved for a client that is gone.
+// abandon drops the queries of a client that has disconnected.
 func (c *tcpConn) abandon() {
 	c.misses.mu.Lock()
 	active := slices.Collect(maps.Keys(c.misses.active))

@@ -95,7 +95,7 @@ func TestTemplateSections(t *testing.T) {
 	}
 }
 
-// TestTemplateEDE wants the Extended DNS Error in every reply, not only in the
+// TestTemplateEDE checks that every reply has the Extended DNS Error, not only the
 // first.
 func TestTemplateEDE(t *testing.T) {
 	ts := templateServer(t, action.TemplateConfig{Type: dns.TypeA, Rcode: dns.RcodeNameError, EDE: &action.ReplyEDE{Code: 17, Text: "no"}})
@@ -106,11 +106,11 @@ func TestTemplateEDE(t *testing.T) {
 		}
 	}
 	if r := ts.ask(t, "udp", query("a.example.org.", dns.TypeA)); r.IsEdns0() != nil {
-		t.Error("an OPT record that the client did not ask for")
+		t.Error("an OPT record that the client did not request")
 	}
 }
 
-// TestTemplateRemote asks from two addresses: each gets its own answer.
+// TestTemplateRemote sends queries from two addresses: each gets its own answer.
 func TestTemplateRemote(t *testing.T) {
 	ts := templateServer(t, action.TemplateConfig{Type: dns.TypeA, Answer: []string{"{{ .Name }} 60 IN A {{ .Remote }}"}})
 	for range 2 {

@@ -40,7 +40,7 @@ func reply(t testing.TB, m *dns.Msg, records ...string) *dns.Msg {
 }
 
 // addrs counts loopback addresses. Each is used once in a process, and other
-// processes use other ones as a rule. Tests with the same address would get each
+// processes usually use other ones. Tests with the same address would get each
 // other's queries, because ports are shared.
 var addrs atomic.Uint32
 

@@ -212,8 +212,8 @@ func (u *udpSocket) handle(i int, now time.Time) {
 	u.queued++
 }
 
-// miss notes the i-th datagram's query, which has a slot, to be resolved after
-// the hits of the batch.
+// miss queues the i-th datagram's query, which has a slot. It is resolved after the
+// hits of the batch.
 func (u *udpSocket) miss(i int) {
 	j := u.srv.newJob(&u.q)
 	j.sa, j.saLen = u.b.slots[i].name, u.b.rx[i].hdr.Namelen

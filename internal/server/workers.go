@@ -5,9 +5,8 @@ import "sync"
 // maxIdle is the number of idle goroutines that a workerPool keeps.
 const maxIdle = 256
 
-// workerPool runs tasks, each at once in a goroutine of its own. It reuses
-// goroutines, because growing the stack of a new one costs more than the rest
-// of a miss.
+// workerPool runs each task at once in a separate goroutine. It reuses goroutines,
+// because growing the stack of a new one costs more than the rest of a miss.
 type workerPool struct {
 	mu     sync.Mutex
 	idle   []chan func() // the last used on top

@@ -7,7 +7,7 @@ import (
 )
 
 // TestWorkersNeverWait runs more tasks at once than a workerPool keeps goroutines,
-// and then wants no goroutine left.
+// and checks that no goroutine remains.
 func TestWorkersNeverWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = maxIdle + 50

@@ -11,16 +11,16 @@ import (
 type DNS64 struct {
 	Prefix       netip.Prefix // /32, /40, /48, /56, /64 or /96
 	TranslateAll bool         // also names with AAAA records
-	AllowIPv4    bool         // also for clients that ask over IPv4
+	AllowIPv4    bool         // also for clients that query over IPv4
 }
 
 // maxDNS64TTL bounds the TTL of records in seconds if no SOA record does, RFC
 // 6147 §5.1.7.
 const maxDNS64TTL = 600
 
-// Wants reports whether the answer to a client's question may be translated. It
-// is not if the client validates it (CD, RFC 6147 §5.5). A nil DNS64 wants no
-// question.
+// Wants reports whether the answer to a client's question may be translated. The
+// answer is not translated if the client validates it (CD, RFC 6147 §5.5). A nil
+// DNS64 translates nothing.
 func (d *DNS64) Wants(qtype, qclass uint16, cd bool, client netip.Addr) bool {
 	return d != nil && qtype == dns.TypeAAAA && qclass == dns.ClassINET && !cd &&
 		(d.AllowIPv4 || !client.Unmap().Is4())

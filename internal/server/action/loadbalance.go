@@ -14,7 +14,7 @@ type LoadBalance struct {
 	Prefer []netip.Prefix // addresses in these come first, in this order
 }
 
-// Order orders the records of m. A nil LoadBalance leaves them.
+// Order orders the records of m. A nil LoadBalance changes nothing.
 func (l *LoadBalance) Order(m *dns.Msg) {
 	if l == nil || m.Rcode != dns.RcodeSuccess {
 		return

@@ -21,8 +21,8 @@ type RewriteStep struct {
 	Continue bool // try the next step even if this one applies
 }
 
-// RewriteRule changes a question, or notes what to do with the reply. It
-// reports whether it applies.
+// RewriteRule changes a question, or records a change to the reply. It reports
+// whether it applies.
 type RewriteRule interface {
 	apply(r *Rewriting) bool
 }
@@ -39,7 +39,7 @@ type Question struct {
 
 // Rewriting is one question on its way through the steps.
 type Rewriting struct {
-	Name        string // what to ask, presentation form, lower case
+	Name        string // the name to look up, presentation form, lower case
 	Type, Class uint16
 	Options     []dns.EDNS0 // for upstream
 	Private     bool        // the options depend on the client
@@ -71,8 +71,8 @@ func (w *Rewrite) Run(q Question) *Rewriting {
 	return r
 }
 
-// Restore changes the reply so that it matches the client's question. It
-// clears AD, because nobody has signed changed records.
+// Restore changes the reply so that it matches the client's question. It clears AD,
+// because changed records have no valid signature.
 func (r *Rewriting) Restore(m *dns.Msg) {
 	if len(r.undo) == 0 && r.Type == r.client.Type && strings.EqualFold(r.Name, r.client.Name) {
 		return

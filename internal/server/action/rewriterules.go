@@ -6,7 +6,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// RewriteType asks for another type.
+// RewriteType changes the type of the question.
 type RewriteType struct{ From, To uint16 }
 
 func (w RewriteType) apply(r *Rewriting) bool {
@@ -17,7 +17,7 @@ func (w RewriteType) apply(r *Rewriting) bool {
 	return true
 }
 
-// RewriteClass asks in another class.
+// RewriteClass changes the class of the question.
 type RewriteClass struct{ From, To uint16 }
 
 func (w RewriteClass) apply(r *Rewriting) bool {

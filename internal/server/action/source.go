@@ -30,7 +30,7 @@ type ReplyEDE struct {
 	Text string
 }
 
-// Error is why a source failed. Text is for the client.
+// Error is the reason why a source failed. Text is for the client.
 type Error struct {
 	Text string
 	Err  error

@@ -59,7 +59,7 @@ func newRecordTemplate(text string) (*template.Template, error) {
 	return template.New("record").Funcs(template.FuncMap{"parseInt": strconv.ParseUint}).Parse(text)
 }
 
-// NewTemplates makes the source of a block's template directives.
+// NewTemplates makes the source for a block's template directives.
 func NewTemplates(configs []TemplateConfig) (*Templates, error) {
 	t := new(Templates)
 	for _, c := range configs {
