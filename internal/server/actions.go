@@ -16,9 +16,9 @@ import (
 // pointer or zero value is an action that the zone does not have. A query that
 // an action takes leaves the hit path.
 //
-// They act in CoreDNS's order: the client's message is bounded (NSID, MaxUDP),
-// DNS64 sees what LoadBalance has ordered, which sees what Rewrite has
-// restored, and ACL judges the rewritten question, before the cache.
+// They act in CoreDNS's order. NSID and MaxUDP apply to the client's message. ACL
+// judges the rewritten question, before the cache. On the way back, Rewrite restores
+// the reply, LoadBalance orders it, and DNS64 translates it.
 type Actions struct {
 	NSID        string // the server's identifier (RFC 5001)
 	MaxUDP      uint16 // bytes of a reply over UDP, at least 512
@@ -114,7 +114,8 @@ func (j *job) translate(r *action.Rewriting) (message, outcome) {
 
 var errRewritten = errors.New("the rewritten name is no domain name")
 
-// rewritten looks up what r has made of q, and makes the reply fit q again.
+// rewritten looks up the question that r has made of q, and changes the reply to fit
+// q again.
 func (j *job) rewritten(q *Query, r *action.Rewriting) (message, outcome) {
 	if r == nil {
 		return j.askInner(q)
@@ -198,7 +199,7 @@ func appendDenied(dst []byte, q *Query, v action.ACLVerdict) ([]byte, outcome) {
 // only. It is a bit of the flag byte that no stored answer has.
 const privateKey = 0x80
 
-// askInner asks q for j, as admit does, and waits for the reply.
+// askInner resolves q on behalf of j, as admit does, and waits for the reply.
 func (j *job) askInner(q *Query) (message, outcome) {
 	replies := make(chan innerReply, 1)
 	inner := &job{srv: j.srv, lis: j.lis, inner: replies}
@@ -244,8 +245,8 @@ func (m *message) takeOPT() {
 	m.Extra = kept
 }
 
-// appendMessage appends m as the reply to q: ID, flags, question, OPT and size
-// are those that q asks for.
+// appendMessage appends m as the reply to q: ID, flags, question, OPT and size are
+// as q requires.
 func appendMessage(dst []byte, q *Query, m message) []byte {
 	if m.Rcode > rcodeMask && !q.opt {
 		return appendError(dst, q, dns.RcodeServerFailure, ede{})

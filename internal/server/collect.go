@@ -41,7 +41,7 @@ func newDescs() *descs {
 		cacheHits:     desc("coredns_cache_hits_total", "Replies from the cache, by kind of answer.", "server", "type", "zones", "view"),
 		cacheMisses:   desc("coredns_cache_misses_total", "Lookups that the cache could not answer.", "server", "zones", "view"),
 		cacheStale:    desc("coredns_cache_served_stale_total", "Replies with expired answers.", "server", "zones", "view"),
-		prefetch:      desc("coredns_cache_prefetch_total", "Answers refreshed before they expired.", "server", "zones", "view"),
+		prefetch:      desc("coredns_cache_prefetch_total", "Background refreshes of cached answers.", "server", "zones", "view"),
 		panics:        desc("coredns_panics_total", "Panics while resolving a query."),
 		discarded:     desc("nodens_server_discarded_total", "Messages that are not queries. They get no reply."),
 		sendErrors:    desc("nodens_server_send_errors_total", "Replies that the kernel refused to send."),

@@ -14,9 +14,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/server/dnsname"
 )
 
-// Source answers questions on a cache miss. Exchange returns an error that
-// wraps upstream.ErrNotMine to pass the question on to the next source. It
-// must not modify m, nor keep it after it returns.
+// Source answers questions on a cache miss. Exchange returns an error that wraps
+// upstream.ErrNotMine to pass the question on to the next source. It must not modify
+// m or keep it after it returns.
 type Source interface {
 	Exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error)
 }
@@ -28,7 +28,7 @@ type Starter interface {
 	Start(m *dns.Msg, end time.Time, done func(*dns.Msg, error)) (cancel func())
 }
 
-// ClientSource is a source that may look at the client and look up other names.
+// ClientSource is a source whose answer may depend on the client and on other names.
 type ClientSource interface {
 	// Answer returns a nil Msg to pass the question on to the next source.
 	Answer(r *action.Request) (action.Reply, error)
@@ -58,7 +58,7 @@ type Zone struct {
 
 	uncounted bool // in no metric
 
-	active atomic.Int64 // slots of misses that it takes
+	active atomic.Int64 // slots of misses in use
 	serial uint32       // distinguishes equal questions of different zones in flight
 }
 
@@ -95,9 +95,9 @@ type boundZone struct {
 	table *zoneTable // that has it
 
 	plugins   []int  // of Sources, indexes into pluginLabels
-	perClient bool   // a source looks at the client
+	perClient bool   // a source's answer depends on the client
 	blocking  bool   // a source may block
-	missed    lookup // how a lookup that ends in a miss is counted
+	missed    lookup // the result under which a miss is counted
 }
 
 // find returns the longest zone that name, in lower-case wire format, is at or
@@ -116,8 +116,8 @@ func (t *zoneTable) find(name []byte) *boundZone {
 	}
 }
 
-// versionBind is the name that Ask asks for. A Server answers it by itself,
-// whatever its zones are.
+// versionBind is the name that Ask queries. A Server answers it by itself, with any
+// zones.
 const versionBind = "\x07version\x04bind\x00"
 
 // rewritesClass reports whether q's zone rewrites its class, which is not
