@@ -15,7 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// Prices in bytes, with room for the garbage collector. docs/cache.md has them, too.
+// Memory costs in bytes, with room for the garbage collector. docs/cache.md has
+// them, too.
 const (
 	processPrice = 24 << 20 // a daemon without load
 	programBytes = 16 << 20 // part of processPrice: the program's file
@@ -92,10 +93,10 @@ type limits struct {
 type clamped struct {
 	flag        string // without the dash
 	given, used int64
-	err         error // with the arithmetic
+	err         error // contains the calculation
 }
 
-// limits computes the limits: what the flags set, and shares of the rest. A value
+// limits computes the limits: the values of flags, and shares of the rest. A value
 // that does not fit is lowered to what fits.
 func (o *Options) limits(r resources) limits {
 	l := limits{memory: r.memory, cache: defaultCache(r.memory)}

@@ -101,8 +101,8 @@ func TestOptionsReach(t *testing.T) {
 	}
 }
 
-// TestHedgeReaches checks that upstream pools wait for a late reply unless hedging
-// is on.
+// TestHedgeReaches checks that upstream pools send second queries only if hedging is
+// on.
 func TestHedgeReaches(t *testing.T) {
 	for _, hedge := range []bool{true, false} {
 		o := &Options{Hedge: hedge, Limits: LimitOptions{Everybody: true}, Stdout: io.Discard, Stderr: io.Discard, Getenv: os.Getenv, Root: os.DirFS("/")}
@@ -110,8 +110,8 @@ func TestHedgeReaches(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d.active.pools.Patient == hedge {
-			t.Errorf("Hedge %t: pools are patient: %t", hedge, d.active.pools.Patient)
+		if d.active.pools.NoHedge == hedge {
+			t.Errorf("Hedge %t: pools have NoHedge %t", hedge, d.active.pools.NoHedge)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func TestExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 		// A late reply on a busy machine must not cause another connection.
-		c.Patient, c.Timeout, c.AttemptTimeout = true, time.Minute, time.Minute
+		c.NoHedge, c.Timeout, c.AttemptTimeout = true, time.Minute, time.Minute
 		c.Endpoints = []upstream.Endpoint{{Addr: l.Addr().(*net.TCPAddr).AddrPort()}}
 		p, err := upstream.NewPool(c)
 		if err != nil {

@@ -22,7 +22,7 @@ import (
 type poolsConfig struct {
 	Logger  *slog.Logger
 	Metrics *upstream.Metrics
-	Patient bool // see upstream.PoolConfig
+	NoHedge bool // see upstream.PoolConfig
 	// Sockets and Conns are those of all pools, Pending that of each.
 	Limits upstream.Limits
 	// Own reports whether the daemon itself serves on an address.
@@ -81,7 +81,7 @@ func (p *pools) open(key string, f *config.Forward) (*upstream.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Endpoints, c.Logger, c.Metrics, c.Now, c.Patient = endpoints, p.Logger, p.Metrics, time.Now, p.Patient
+	c.Endpoints, c.Logger, c.Metrics, c.Now, c.NoHedge = endpoints, p.Logger, p.Metrics, time.Now, p.NoHedge
 	pool, err := upstream.NewPool(c)
 	if err != nil {
 		return nil, err

@@ -248,7 +248,7 @@ func (a *attempt) send(q *query, now time.Time, fresh bool) error {
 		return err
 	}
 	switch {
-	case a.pool.cfg.Patient || a.probe:
+	case a.pool.cfg.NoHedge || a.probe:
 		a.next = a.end
 	case a.racing || q.stream && !q.reused:
 		a.racing = true

@@ -228,7 +228,7 @@ func newTestPool(t *testing.T, change func(*PoolConfig), endpoints ...Endpoint) 
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	c := PoolConfig{
-		From: ".", Endpoints: endpoints, Policy: PolicySequential, MaxFails: 2, Patient: true,
+		From: ".", Endpoints: endpoints, Policy: PolicySequential, MaxFails: 2, NoHedge: true,
 		Timeout: 2 * long, AttemptTimeout: long, Metrics: NewMetrics(reg),
 	}
 	if change != nil {

@@ -92,7 +92,7 @@ func hedgePool(t *testing.T, d *scripted, usual time.Duration, change func(*Pool
 		endpoints = append(endpoints, Endpoint{Addr: netip.MustParseAddrPort(a)})
 	}
 	p, _ := newTestPool(t, func(c *PoolConfig) {
-		c.Dialer, c.Timeout, c.AttemptTimeout, c.Policy, c.Patient = d, 0, 0, PolicyRoundRobin, false
+		c.Dialer, c.Timeout, c.AttemptTimeout, c.Policy, c.NoHedge = d, 0, 0, PolicyRoundRobin, false
 		if change != nil {
 			change(c)
 		}
@@ -115,7 +115,7 @@ func TestLostDatagramIsHedged(t *testing.T) {
 	const usual = 58 * time.Millisecond // just below the edge of a bucket
 	for name, tt := range map[string]struct {
 		budget       int64
-		tcp, patient bool
+		tcp, noHedge bool
 		late         time.Duration // of the second query
 	}{
 		"hedged":            {hedgeCost, false, false, usual},
@@ -123,8 +123,8 @@ func TestLostDatagramIsHedged(t *testing.T) {
 		"hedged, TCP":       {hedgeCost, true, false, usual},
 		"TCP, no hedge":     {0, true, false, usual + repeatAfter},
 		"too little budget": {hedgeCost - 1, false, false, usual + repeatAfter},
-		"patient":           {hedgeCost, false, true, defaultAttemptTimeout},
-		"patient, TCP":      {hedgeCost, true, true, defaultAttemptTimeout},
+		"no hedging":        {hedgeCost, false, true, defaultAttemptTimeout},
+		"no hedging, TCP":   {hedgeCost, true, true, defaultAttemptTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestLostDatagramIsHedged(t *testing.T) {
 					}
 					return time.Millisecond
 				}}
-				p := hedgePool(t, d, usual, func(c *PoolConfig) { c.ForceTCP, c.Patient = tt.tcp, tt.patient }, addrA)
+				p := hedgePool(t, d, usual, func(c *PoolConfig) { c.ForceTCP, c.NoHedge = tt.tcp, tt.noHedge }, addrA)
 				if tt.tcp { // over a connection that was alive until now
 					d.delay = func(_ string, n int) time.Duration {
 						if n == 1 {
@@ -339,7 +339,7 @@ func TestLossOverRealSockets(t *testing.T) {
 			known[name] = true
 		}
 	})
-	p, reg := newTestPool(t, func(c *PoolConfig) { c.Timeout, c.AttemptTimeout, c.Patient = long, long, false }, f.endpoint())
+	p, reg := newTestPool(t, func(c *PoolConfig) { c.Timeout, c.AttemptTimeout, c.NoHedge = long, long, false }, f.endpoint())
 	for _, name := range []string{"a.example.", "b.example.", "c.example."} {
 		began := time.Now()
 		mustAnswer(t, p, name)

@@ -26,7 +26,7 @@ func TestMemoryOfExchangesInFlight(t *testing.T) {
 			const n, bound, perFD = 16384, 4096, 3072
 			silent := newSilent(t)
 			p, reg := newTestPool(t, func(c *PoolConfig) {
-				c.MaxFails, c.Patient, c.ForceTCP = 0, false, tcp
+				c.MaxFails, c.NoHedge, c.ForceTCP = 0, false, tcp
 				c.AttemptTimeout = 0
 			}, Endpoint{Addr: silent})
 			before, routines, fds := inUse(), runtime.NumGoroutine(), openFiles(t)
@@ -187,7 +187,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		d := &path{pass: func(*dns.Msg, bool) (time.Duration, bool) {
 			return time.Duration(n-passed.Add(1)) * time.Millisecond, true
 		}}
-		p := pathPool(t, d, func(c *PoolConfig) { c.ForceTCP, c.Limits.Conns, c.Patient = true, bound, true })
+		p := pathPool(t, d, func(c *PoolConfig) { c.ForceTCP, c.Limits.Conns, c.NoHedge = true, bound, true })
 		var wg sync.WaitGroup
 		for i := range n {
 			name := fmt.Sprintf("n%d.example.org.", i)

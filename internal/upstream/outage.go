@@ -37,7 +37,7 @@ type outage struct {
 // judgeOutage begins or ends the outage by the state of the servers.
 func (p *Pool) judgeOutage() {
 	servers := *p.servers.Load()
-	down := len(servers) > 0 && !p.cfg.KeepAsking
+	down := len(servers) > 0 && !p.cfg.NoFailFast
 	for _, s := range servers {
 		down = down && s.isLost()
 	}

@@ -147,11 +147,11 @@ func TestFailFastCostsNoAnswers(t *testing.T) {
 		"restart 10 s, TCP": {path: restart(10 * time.Second), tcp: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answered := func(keepAsking bool) (n int) {
+			answered := func(noFailFast bool) (n int) {
 				synctest.Test(t, func(t *testing.T) {
 					pass := tt.path()
 					d := &path{pass: func(q *dns.Msg, _ bool) (time.Duration, bool) { return pass(q) }}
-					p := pathPool(t, d, func(c *PoolConfig) { c.MaxFails, c.ForceTCP, c.KeepAsking = 2, tt.tcp, keepAsking })
+					p := pathPool(t, d, func(c *PoolConfig) { c.MaxFails, c.ForceTCP, c.NoFailFast = 2, tt.tcp, noFailFast })
 					for _, o := range load(p, 30*time.Second) {
 						if o.err == nil {
 							n++
@@ -270,11 +270,11 @@ func TestNoOutage(t *testing.T) {
 			}
 		})
 	})
-	t.Run("KeepAsking", func(t *testing.T) {
+	t.Run("no fail-fast", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var off atomic.Bool
 			off.Store(true)
-			p, _ := outagePool(t, &off, func(c *PoolConfig) { c.KeepAsking = true }, addrA)
+			p, _ := outagePool(t, &off, func(c *PoolConfig) { c.NoFailFast = true }, addrA)
 			load(p, 10*time.Second)
 			if p.down.Load() {
 				t.Error("an outage")

@@ -91,7 +91,7 @@ func (d *path) queries() []*dns.Msg {
 // pathPool makes a pool with default time limits and the one server of d.
 func pathPool(t *testing.T, d *path, change func(*PoolConfig)) *Pool {
 	p, _ := newTestPool(t, func(c *PoolConfig) {
-		c.Dialer, c.Timeout, c.AttemptTimeout, c.Patient = d, 0, 0, false
+		c.Dialer, c.Timeout, c.AttemptTimeout, c.NoHedge = d, 0, 0, false
 		if change != nil {
 			change(c)
 		}
@@ -111,7 +111,7 @@ func took(t *testing.T, p *Pool, name string) time.Duration {
 // TestPathDropsOPT: the queries without an OPT record get the first answers. Later
 // names are answered at once. EDNS is on again when the path passes it.
 func TestPathDropsOPT(t *testing.T) {
-	for name, patient := range map[string]bool{"hedging": false, "patient": true} {
+	for name, noHedge := range map[string]bool{"hedging": false, "no hedging": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var drops atomic.Bool
@@ -119,7 +119,7 @@ func TestPathDropsOPT(t *testing.T) {
 				d := &path{pass: func(q *dns.Msg, tcp bool) (time.Duration, bool) {
 					return time.Millisecond, !drops.Load() || tcp || q.IsEdns0() == nil
 				}}
-				p := pathPool(t, d, func(c *PoolConfig) { c.MaxFails, c.Patient = 2, patient })
+				p := pathPool(t, d, func(c *PoolConfig) { c.MaxFails, c.NoHedge = 2, noHedge })
 				if d := took(t, p, "first.example."); d > 2500*time.Millisecond {
 					t.Errorf("the first name took %v", d)
 				}
@@ -130,7 +130,7 @@ func TestPathDropsOPT(t *testing.T) {
 					}
 				}
 				time.Sleep(dropsFor)
-				if d := took(t, p, "again.example."); !patient && d > hedgeSoonest+2*time.Millisecond {
+				if d := took(t, p, "again.example."); !noHedge && d > hedgeSoonest+2*time.Millisecond {
 					t.Errorf("a name at the end of the pause took %v", d)
 				}
 				drops.Store(false)

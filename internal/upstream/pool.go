@@ -41,19 +41,19 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Limits bound what a pool holds at once. A server may use its share of Sockets
-// and Conns, at least one.
+// Limits bound the resources of a pool. A server may use its share of Sockets and
+// Conns, at least one.
 type Limits struct {
 	Sockets int // UDP sockets, shared by queries above that; 0: 512
 	Conns   int // TCP and TLS connections, shared by queries above that; 0: 64
-	Pending int // exchanges, refused above that; 0: 16,384
+	Pending int // exchanges in flight, refused above that; 0: 16,384
 }
 
 // HealthCheck is how an endpoint that failed is probed.
 type HealthCheck struct {
 	Interval         time.Duration // 0: 500 ms
 	RecursionDesired bool
-	Domain           string // a probe asks for its NS records; empty: "."
+	Domain           string // a probe queries its NS records; empty: "."
 }
 
 // PoolConfig is one forward directive. Names are fully qualified.
@@ -62,28 +62,29 @@ type PoolConfig struct {
 	Except []string // names at or below are for other sources too, except From itself
 
 	Endpoints []Endpoint // may be empty, see SetEndpoints
-	// ForceTCP asks plain endpoints over TCP only. Otherwise UDP goes first,
-	// so PreferUDP changes nothing. ForceTCP wins over it.
+	// ForceTCP queries plain endpoints over TCP only. Otherwise UDP goes first, so
+	// PreferUDP changes nothing. ForceTCP wins over it.
 	ForceTCP, PreferUDP bool
 	Policy              Policy
-	MaxFails            int           // failures in a row; 0: never taken for dead
+	MaxFails            int           // consecutive failures; 0: never marked dead
 	Expire              time.Duration // idle connections close after this; 0: 10 s
 	HealthCheck         HealthCheck
-	MaxConcurrent       int // exchanges under way at once; 0: no limit but Limits.Pending
+	MaxConcurrent       int // exchanges in flight; 0: no limit but Limits.Pending
 	Limits              Limits
 	TLS                 *tls.Config // for TLS endpoints; nil: defaults
 
 	Timeout time.Duration // of an exchange, all queries; 0: 4 s
-	// AttemptTimeout is the silence after which a query counts as failed; 0: 2 s.
-	// Other queries may follow sooner, see Start, and a late reply is still taken.
+	// AttemptTimeout is the time without a reply after which a query counts as
+	// failed; 0: 2 s. Other queries may follow sooner, see Start. A late reply still
+	// counts.
 	AttemptTimeout time.Duration
 
-	// Patient sends another query only after AttemptTimeout or an error, and
-	// none for a reply that is merely late.
-	Patient bool
-	// KeepAsking sends every question even while all servers are down. Otherwise
-	// questions wait or fail then, see ErrDown.
-	KeepAsking bool
+	// NoHedge sends another query only after AttemptTimeout or an error, not because
+	// a reply is late.
+	NoHedge bool
+	// NoFailFast sends every question even while all servers are down. Otherwise
+	// questions wait or fail in an outage, see ErrDown.
+	NoFailFast bool
 
 	Dialer  Dialer           // nil: net.Dialer
 	Now     func() time.Time // nil: time.Now
@@ -91,7 +92,7 @@ type PoolConfig struct {
 	Metrics *Metrics         // nil: not counted
 }
 
-// Pool asks the upstream servers of one forward. Its methods may be called
+// Pool queries the upstream servers of one forward. Its methods may be called
 // concurrently.
 //
 // Locks are taken in this order: an attempt's, outage's, a server's, that of its
@@ -106,7 +107,7 @@ type Pool struct {
 	timers    timers
 	down      atomic.Bool // there is an outage
 	outage    outage
-	downError *Error // of all exchanges that an outage refuses
+	downError *Error // the error of all exchanges that an outage refuses
 	facts     *lru.Cache[Endpoint, *facts]
 
 	servers atomic.Pointer[[]*server] // the slice is never modified
@@ -192,8 +193,8 @@ func orDefault[T comparable](v, otherwise T) T {
 	return v
 }
 
-// SetLimits replaces the limits. What is open or pending above them stays until
-// it ends.
+// SetLimits replaces the limits. Sockets, connections and exchanges above the new
+// limits stay until they end.
 func (p *Pool) SetLimits(l Limits) {
 	l.Sockets = orDefault(l.Sockets, defaultSockets)
 	l.Conns = orDefault(l.Conns, defaultConns)
@@ -256,8 +257,8 @@ func (p *Pool) setEndpoints(endpoints []Endpoint) {
 // done, and returns when the probes have ended and the idle connections are
 // closed. It always returns nil and must be called at most once.
 //
-// Start and Exchange keep working afterwards, so that exchanges which overlap
-// with a reload succeed, but no connection is kept and no server is probed.
+// Start and Exchange still work afterwards, so that exchanges during a reload
+// succeed. But the pool keeps no idle connection and probes no server.
 func (p *Pool) Run(ctx context.Context) error {
 	var probes sync.WaitGroup
 	timer := time.NewTimer(0)
@@ -282,16 +283,16 @@ func (p *Pool) Run(ctx context.Context) error {
 	return nil
 }
 
-// nudge wakes Run.
-func (p *Pool) nudge() {
+// wakeRun wakes Run.
+func (p *Pool) wakeRun() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
 }
 
-// closeExpired closes connections and ports that were idle for too long, and
-// returns how long the next one has.
+// closeExpired closes connections and ports that were idle for too long. It returns
+// the time until the next one expires.
 func (p *Pool) closeExpired() (wait time.Duration, some bool) {
 	earliest := func(left time.Duration, ok bool) {
 		if ok && (!some || left < wait) {
@@ -309,7 +310,7 @@ func (p *Pool) closeExpired() (wait time.Duration, some bool) {
 	return wait, some
 }
 
-// stop closes what is idle. From now on the servers keep nothing.
+// stop closes idle connections and ports. From now on the servers keep none.
 func (p *Pool) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -357,8 +358,8 @@ func rotated(in []*server, by uint32) []*server {
 	return append(append(make([]*server, 0, len(in)), in[k:]...), in[:k]...)
 }
 
-// plan returns the servers in the order of the policy, with the dead ones apart.
-// If all are dead, the health check is taken for broken and all count as alive.
+// plan returns the servers in the order of the policy, with the dead ones apart. If
+// all are dead, the health check is probably wrong, so all count as alive.
 func (p *Pool) plan() (alive, dead []*server) {
 	for _, s := range p.order(*p.servers.Load()) {
 		if s.down() {

@@ -9,7 +9,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// server is an Endpoint and what is known about it.
+// server is an Endpoint with its state.
 type server struct {
 	Endpoint
 	*facts
@@ -27,14 +27,14 @@ type server struct {
 	retired bool
 }
 
-// facts are what nodens has learnt about an endpoint. They survive a change of
-// the pool's endpoints.
+// facts are observed properties of an endpoint. They survive a change of the pool's
+// endpoints.
 type facts struct {
 	rtt  rtt
 	edns edns
 }
 
-// factsKept bounds the endpoints of a pool that have facts.
+// factsKept limits the endpoints of a pool that have facts.
 const factsKept = 256
 
 // newServer makes the server of e; p.mu is held.
@@ -57,8 +57,8 @@ func (p *Pool) newServer(e Endpoint) *server {
 	return s
 }
 
-// retire closes what is idle and ends the probes and the metrics. From now on
-// nothing is kept. Exchanges under way go on.
+// retire closes idle connections and ports, and ends the probes and the metrics.
+// From now on the server keeps none. Exchanges in flight continue.
 func (s *server) retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,8 +73,8 @@ func (s *server) retire() {
 	s.metrics.release()
 }
 
-// share is the part of a limit of the pool that one server may use, so that a
-// dead server leaves the others theirs.
+// share is the part of a limit of the pool that one server may use. So a dead server
+// cannot use the shares of the others.
 func (s *server) share(limit int) int {
 	return max(1, limit/max(1, len(*s.pool.servers.Load())))
 }
@@ -90,41 +90,43 @@ func (s *server) name() string {
 const (
 	// probeTimeout is how long a probe may take before it counts as failed.
 	probeTimeout = time.Second
-	// lateProbe is how long its reply still shows that the server is alive.
+	// lateProbe is how long a late reply to a probe still shows that the server is
+	// alive.
 	lateProbe = 4 * time.Second
 )
 
-// A server that has not been heard for so many queries and so long is lost. If
-// all servers of a pool are lost, it fails fast.
+// A server is lost if at least lostQueries queries over at least lostAfter got no
+// reply. If all servers of a pool are lost, the pool fails fast.
 const (
 	lostQueries = 6
 	lostAfter   = 3 * time.Second
 )
 
-// health is what the replies of a server, and their lack, show.
+// health is the state of a server, from its replies and from missing replies.
 type health struct {
-	fails int       // in a row
+	fails int       // consecutive failures
 	heard time.Time // when the last reply came
 	first time.Time // when the first of them was sent
-	dead  bool      // MaxFails was reached: other servers go first
+	dead  bool      // MaxFails was reached: other servers are queried first
 	lost  bool      // see lostQueries
 }
 
-// down reports whether s failed so often in a row that others go first.
+// down reports whether s has so many consecutive failures that others are queried
+// first.
 func (s *server) down() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.dead
 }
 
-// isLost reports whether s has not been heard for long.
+// isLost reports whether s has sent no reply for long.
 func (s *server) isLost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lost
 }
 
-// failures is how many queries failed in a row.
+// failures is the number of consecutive failures.
 func (s *server) failures() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +147,7 @@ func (s *server) setDead(dead bool) (changed bool) {
 	return true
 }
 
-// alive notes that s replied. Its earlier failures no longer count.
+// alive records that s replied. Its earlier failures no longer count.
 func (p *Pool) alive(s *server) {
 	s.mu.Lock()
 	s.fails, s.heard = 0, time.Now()
@@ -161,10 +163,10 @@ func (p *Pool) alive(s *server) {
 	}
 }
 
-// failed notes that s did not reply, or not with a DNS message, to a query that
-// was sent at sent, and has Run probe it. With MaxFails 0 it is never taken for
-// dead nor probed. Failures of a retired server do not count, nor does a silence
-// in which s has replied to another query.
+// failed records that s sent no reply, or no DNS message, to the query that was sent
+// at sent. It makes Run probe s. With MaxFails 0, s is never marked dead or probed.
+// Failures of a retired server do not count. A missing reply does not count if s has
+// replied to another query since sent.
 func (p *Pool) failed(s *server, err error, sent time.Time) {
 	s.mu.Lock()
 	if s.retired || isTimeout(err) && sent.Before(s.heard) {
@@ -189,8 +191,8 @@ func (p *Pool) failed(s *server, err error, sent time.Time) {
 	p.suspect(s)
 }
 
-// suspect has Run probe s, unless it does so already. It is called for a
-// silence that proves nothing yet.
+// suspect makes Run probe s, unless Run does so already. It is called for a missing
+// reply that is no failure yet.
 func (p *Pool) suspect(s *server) {
 	s.mu.Lock()
 	probe := !s.probing && !s.retired && p.cfg.MaxFails > 0
@@ -202,10 +204,10 @@ func (p *Pool) suspect(s *server) {
 	p.mu.Lock()
 	p.suspects = append(p.suspects, s)
 	p.mu.Unlock()
-	p.nudge()
+	p.wakeRun()
 }
 
-// takeSuspects returns the servers whose probing is due to begin.
+// takeSuspects returns the servers to start probing.
 func (p *Pool) takeSuspects() []*server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -245,7 +247,7 @@ func (p *Pool) probe(ctx context.Context, s *server) {
 	}
 }
 
-// cleared reports whether s needs no more probes, and ends its probing then.
+// cleared reports whether s needs no more probes. If so, it ends the probing of s.
 // The next failure starts it again.
 func (s *server) cleared() bool {
 	s.mu.Lock()

@@ -157,7 +157,7 @@ func (cs *conns) keep(c *stream, now time.Time) {
 	c.since, c.until = now, cs.server.pool.cfg.Now().Add(keep)
 	cs.idle = append(cs.idle, c)
 	if len(cs.idle) == 1 {
-		cs.server.pool.nudge()
+		cs.server.pool.wakeRun()
 	}
 }
 

@@ -242,7 +242,7 @@ func (d *mutes) DialContext(context.Context, string, string) (net.Conn, error) {
 
 // mutePool makes a pool that queries d over TCP.
 func mutePool(t *testing.T, d *mutes) *Pool {
-	p, _ := newTestPool(t, func(c *PoolConfig) { forceTCP(c); c.Dialer, c.Patient = d, false },
+	p, _ := newTestPool(t, func(c *PoolConfig) { forceTCP(c); c.Dialer, c.NoHedge = d, false },
 		Endpoint{Addr: netip.MustParseAddrPort(addrA)})
 	t.Cleanup(d.work.Wait)
 	start(t, p)

@@ -179,7 +179,7 @@ func (ps *ports) release(q *query, answered bool) {
 	default:
 		ps.idle = append(ps.idle, pt)
 		if len(ps.idle) == 1 {
-			ps.server.pool.nudge()
+			ps.server.pool.wakeRun()
 		}
 	}
 }

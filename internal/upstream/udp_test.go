@@ -376,7 +376,7 @@ func TestSilenceIsRepeated(t *testing.T) {
 			}
 		}
 	})
-	p, _ := newTestPool(t, func(c *PoolConfig) { c.Patient = false }, f.endpoint())
+	p, _ := newTestPool(t, func(c *PoolConfig) { c.NoHedge = false }, f.endpoint())
 	mustAnswer(t, p, "example.org.")
 	q := f.queries()
 	if len(q) < 2 || q[0].from == q[1].from && q[0].msg.Id == q[1].msg.Id {
@@ -387,7 +387,7 @@ func TestSilenceIsRepeated(t *testing.T) {
 func TestSilenceIsNoReachableAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &scripted{delay: func(string, int) time.Duration { return never }}
-		p := hedgePool(t, d, time.Millisecond, func(c *PoolConfig) { c.Timeout, c.Patient, c.MaxFails = long, true, 0 }, addrA)
+		p := hedgePool(t, d, time.Millisecond, func(c *PoolConfig) { c.Timeout, c.NoHedge, c.MaxFails = long, true, 0 }, addrA)
 		_, err := p.Exchange(t.Context(), asking("example.org.", dns.TypeA))
 		var e *Error
 		if !errors.As(err, &e) || e.EDE != edeNoReachableAuthority || !strings.Contains(err.Error(), addrA) {
