@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
@@ -84,5 +85,53 @@ func TestPoolsLearn(t *testing.T) {
 	wantFrom(other, "to")
 	if changes != 4 {
 		t.Errorf("%d changes reported, want 4", changes)
+	}
+}
+
+// Two pools share the limit of sockets. When one is gone, the other has all.
+func TestPoolsShareSockets(t *testing.T) {
+	silent, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	to := silent.LocalAddr().(*net.UDPAddr).AddrPort()
+	p := newPools(t.Context(), poolsConfig{
+		Logger: slog.New(slog.DiscardHandler), Metrics: upstream.NewMetrics(prometheus.NewRegistry()),
+		NoHedge: true, Limits: upstream.Limits{Sockets: 8, Conns: 8, Pending: 1000},
+	})
+	t.Cleanup(func() { p.retain(nil) })
+	open := func(key string) *upstream.Pool {
+		t.Helper()
+		pool, err := p.open(key, &config.Forward{From: ".", To: []config.Upstream{{Addr: to}}, Policy: config.PolicyRandom})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pool
+	}
+	a, b := open("a"), open("b")
+	ports := func(pool *upstream.Pool) int {
+		t.Helper()
+		const queries = 40
+		for range queries {
+			q := new(dns.Msg).SetQuestion("www.example.", dns.TypeA)
+			defer pool.Start(q, time.Time{}, func(*dns.Msg, error) {})() // cancels it
+		}
+		seen := make(map[netip.AddrPort]bool)
+		for range queries {
+			_, from, err := silent.ReadFromUDPAddrPort(make([]byte, 512))
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen[from] = true
+		}
+		return len(seen)
+	}
+	if n := ports(a); n > 4 {
+		t.Errorf("one of two pools uses %d sockets of 8", n)
+	}
+	p.retain(map[string]bool{"b": true})
+	if n := ports(b); n <= 4 || n > 8 {
+		t.Errorf("the last pool uses %d sockets of 8", n)
 	}
 }
