@@ -92,7 +92,7 @@ func TestLinkKinds(t *testing.T) {
 		}
 	}
 	if isOutward(&netlink.GenericLink{LinkType: "device", LinkAttrs: netlink.LinkAttrs{Flags: net.FlagLoopback}}) {
-		t.Error("lo is taken for an uplink")
+		t.Error("lo counts as an uplink")
 	}
 }
 

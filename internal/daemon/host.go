@@ -20,8 +20,8 @@ type hostSetup struct {
 	stopWatch func()         // nil: not watching
 }
 
-// newHostSetup prepares what the options ask for. Loopback addresses need no set-up,
-// and the sample needs no netfilter rules.
+// newHostSetup prepares the set-up that the options require. Loopback addresses need
+// no set-up, and the sample needs no netfilter rules.
 func newHostSetup(b base, cfg source) (*hostSetup, error) {
 	s := &hostSetup{base: b}
 	c := b.opts.HostConfig()
@@ -37,7 +37,7 @@ func newHostSetup(b base, cfg source) (*hostSetup, error) {
 	return s, err
 }
 
-// HostConfig returns the host set-up that the options ask for.
+// HostConfig returns the host set-up that the options require.
 func (o *Options) HostConfig() netsetup.Config {
 	return netsetup.Config{
 		Interface:    o.InterfaceName,

@@ -28,7 +28,7 @@ func newLoopProber(reg prometheus.Registerer, log *slog.Logger) *loopProber {
 	return p
 }
 
-// request asks for new probes, because upstreams have changed. It does not block.
+// request requests new probes, because upstreams have changed. It does not block.
 func (p *loopProber) request() {
 	select {
 	case p.requests <- struct{}{}:

@@ -38,8 +38,8 @@ func TestPodUIDs(t *testing.T) {
 	}
 }
 
-// TestPodCgroups: pods of every quality of service are found as both cgroup
-// drivers name them, and others' cgroups are not taken for pods'.
+// TestPodCgroups: the cgroups of pods of every quality of service are found, with
+// the names of both cgroup drivers. Other cgroups are not found.
 func TestPodCgroups(t *testing.T) {
 	under := func(uid string) string {
 		return uid[:8] + "_" + uid[9:13] + "_" + uid[14:18] + "_" + uid[19:23] + "_" + uid[24:]

@@ -14,8 +14,8 @@ import (
 // ephemeral ports. No registered service in common use on nodes has it.
 const defaultTargetPort = 20053
 
-// targets assigns one target to each service. Their ports differ, so that a
-// socket that queries two services can tell the replies apart.
+// targets assigns one target to each service. Their ports differ, so that a socket
+// that queries two services can distinguish the replies.
 type targets struct {
 	node  func(v6 bool) (netip.Addr, error)
 	given []config.RedirectTarget

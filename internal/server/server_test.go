@@ -67,7 +67,7 @@ func testReplies(t *testing.T, ts *testServer, network string) {
 			t.Errorf("header %+v, OPT %v", r.MsgHdr, r.IsEdns0())
 		}
 	})
-	t.Run("OPT if asked", func(t *testing.T) {
+	t.Run("OPT if requested", func(t *testing.T) {
 		r := ts.ask(t, network, query("www.example.org.", dns.TypeA, withEDNS(4096, true)))
 		if o := r.IsEdns0(); o == nil || o.UDPSize() != 1232 || !o.Do() || o.Version() != 0 {
 			t.Errorf("OPT %v", o)
@@ -84,7 +84,7 @@ func testReplies(t *testing.T, ts *testServer, network string) {
 			t.Errorf("reply %v", r)
 		}
 	})
-	t.Run("AD only if asked", func(t *testing.T) {
+	t.Run("AD only if requested", func(t *testing.T) {
 		if r := ts.ask(t, network, query("ad.example.org.", dns.TypeA)); r.AuthenticatedData {
 			t.Errorf("AD set: %v", r)
 		}
@@ -224,7 +224,7 @@ func TestOneQueryForAllClients(t *testing.T) {
 	}
 	wg.Wait()
 	if n := asked.Load(); n != 1 {
-		t.Errorf("source asked %d times", n)
+		t.Errorf("source queried %d times", n)
 	}
 }
 
@@ -258,7 +258,7 @@ func TestTooManyMissesGetServfail(t *testing.T) {
 }
 
 // TestOverloadIsNotStored: a question that was not sent, because of an overload of
-// this process or an outage, is asked again. A failure of upstream is stored.
+// this process or an outage, is sent again. A failure of upstream is stored.
 func TestOverloadIsNotStored(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
@@ -277,7 +277,7 @@ func TestOverloadIsNotStored(t *testing.T) {
 			t.Errorf("%v: %s", tt.err, dns.RcodeToString[r.Rcode])
 		}
 		if r := ts.ask(t, "udp", query("www.example.org.", dns.TypeA)); r.Rcode != tt.want {
-			t.Errorf("%v, asked again: %s, want %s", tt.err, dns.RcodeToString[r.Rcode], dns.RcodeToString[tt.want])
+			t.Errorf("%v, queried again: %s, want %s", tt.err, dns.RcodeToString[r.Rcode], dns.RcodeToString[tt.want])
 		}
 	}
 }

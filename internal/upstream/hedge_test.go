@@ -222,7 +222,7 @@ func TestDeadUpstreamGetsNoDoubleLoad(t *testing.T) {
 				hedges++
 			}
 			if i == 39 && (len(after) > 2 || len(after) > 1 && after[1] < defaultAttemptTimeout) {
-				t.Errorf("a dead server is asked again after %v", after)
+				t.Errorf("a dead server is queried again after %v", after)
 			}
 		}
 		if hedges == 0 || hedges > hedgeSaved/hedgeCost {
@@ -264,13 +264,13 @@ func TestSilentServerIsProbed(t *testing.T) {
 		time.Sleep(2*(probeTimeout+defaultProbeInterval) + time.Millisecond)
 		synctest.Wait()
 		if !(*p.servers.Load())[0].down() {
-			t.Fatal("A is not taken for dead")
+			t.Fatal("A is not marked dead")
 		}
 		for range 4 {
 			began := time.Now()
 			mustAnswer(t, p, "example.org.")
 			if took := time.Since(began); took != time.Millisecond {
-				t.Errorf("answered after %v: A was asked", took)
+				t.Errorf("answered after %v: A was queried", took)
 			}
 		}
 	})

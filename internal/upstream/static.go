@@ -122,7 +122,7 @@ func (s *Static) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 	return reply, nil
 }
 
-// records copies the node's records of q's type, under q's name as asked.
+// records copies the node's records of q's type, under q's name in its spelling.
 func (s *Static) records(q *question, node map[uint16][]dns.RR) []dns.RR {
 	var out []dns.RR
 	for _, rr := range node[q.Qtype] {

@@ -41,8 +41,8 @@ func ReadFile(name string, max int64) ([]byte, error) {
 	return text, nil
 }
 
-// open opens a regular file. It asks for the kind first, because the mere opening of
-// a device may have an effect, and again afterwards, because the file may have been
+// open opens a regular file. It checks the kind first, because opening a device may
+// have an effect. It checks again afterwards, because the file may have been
 // replaced in between.
 func open(name string) (*os.File, error) {
 	info, err := os.Stat(name)

@@ -93,7 +93,7 @@ func TestWhoami(t *testing.T) {
 			got := r.Extra[0].String() + r.Extra[1].String()
 			if !strings.HasSuffix(r.Extra[0].String(), ip) || !strings.HasSuffix(r.Extra[1].String(), " "+port+" .") ||
 				r.Extra[1].Header().Name != "_"+network+".who.example.test." {
-				t.Errorf("%s: %s, asked from %v", host, got, c.LocalAddr())
+				t.Errorf("%s: %s, queried from %v", host, got, c.LocalAddr())
 			}
 		}
 	}

@@ -35,9 +35,9 @@ var costs = []struct {
 	{pair{nx, nx}, outside, counts{1, 0}, counts{0, 1}, counts{1, 1}},
 }
 
-// TestUpstreamCost counts queries at the upstream. For A of a name below a suffix
-// nodens asks for both types at once, for AAAA only if the verdict depends on A,
-// and each type once.
+// TestUpstreamCost counts queries at the upstream. For an A query below a suffix,
+// nodens queries both types at once. For an AAAA query, it queries A only if the
+// verdict depends on it. It queries each type once.
 func TestUpstreamCost(t *testing.T) {
 	t.Parallel()
 	names := make(script)

@@ -8,12 +8,12 @@ func TestMarks(t *testing.T) {
 	}
 	for _, metric := range []Mark{0, 256, 1024, 1<<32 - 1} {
 		if metric.Valid() {
-			t.Errorf("metric %d is taken for a mark", metric)
+			t.Errorf("metric %d counts as a mark", metric)
 		}
 	}
 	for _, comment := range []string{"uplink", "nodens", "nodens generation", "nodens generation of rules", "for nodens generation g1"} {
 		if _, ok := Generation(comment); ok {
-			t.Errorf("%q is taken for a mark", comment)
+			t.Errorf("%q counts as a mark", comment)
 		}
 	}
 	if g, ok := Generation(Comment("g1")); g != "g1" || !ok {
