@@ -7,7 +7,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill bench bench-check bench-readme bench-calls path clean help
+.PHONY: vuln build run image manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill outage bench bench-check bench-readme bench-calls path clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ vm: ## test the daemon, netsetup and bpf on Debian's 6.1 kernel in an emulated m
 
 kill: ## kill, stop and replace the daemon under load, ten times each, and print the lookup times (as root)
 	$(GO) test -count=1 -timeout 20m ./test/kill -v -rounds 10
+
+outage: ## let the upstream die and slow down under load in a memory limit, beside CoreDNS and unbound (as root)
+	$(GO) test -count=1 -timeout 90m ./test/outage -v -args -full -peers
 
 bench: ## compare nodens with CoreDNS, unbound, dnsmasq and an echo, in one run
 	$(GO) run ./test/bench

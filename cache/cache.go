@@ -98,8 +98,10 @@ func (c *Cache) liveFailure(set *binSet, hash uint64, key []byte, t time.Duratio
 	if c.policy.servFail == 0 {
 		return 0
 	}
-	if id := set.find(Failure, hash, key); id != 0 && t < set.shard.slab.slot(id).expiry() {
-		return id
+	if id := set.find(Failure, hash, key); id != 0 {
+		if sl := set.shard.slab.slot(id); t < sl.expiry() && c.store.counts(sl) {
+			return id
+		}
 	}
 	return 0
 }

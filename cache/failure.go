@@ -19,6 +19,12 @@ func failureSeconds(d time.Duration) uint32 {
 	return min(max(seconds(d), minFailure), maxFailure)
 }
 
+// ForgetFailures ends all failures stored so far: an upstream has returned.
+func (s *Store) ForgetFailures() { s.failures.Store(int64(s.elapsed()) + 1) }
+
+// counts reports whether the failure in sl was stored after ForgetFailures.
+func (s *Store) counts(sl *slot) bool { return sl.born >= s.failures.Load() }
+
 // PutFailure records that key could not be resolved and returns the entry to
 // reply from, made from m, the SERVFAIL to send. The first failure is cached for
 // 1 s. Each failure within 5 minutes of the previous one's expiry, without a
@@ -39,10 +45,11 @@ func (c *Cache) PutFailure(key []byte, m *dns.Msg) (*Entry, error) {
 	e.ttl = minFailure
 	if id := set.find(Failure, hash, key); id != 0 {
 		old := set.shard.slab.slot(id)
-		if t < old.expiry() {
+		counts := c.store.counts(old)
+		if counts && t < old.expiry() {
 			return e, nil // the same outage again
 		}
-		if t < old.expiry()+maxFailure*time.Second {
+		if counts && t < old.expiry()+maxFailure*time.Second {
 			e.ttl = min(2*old.ttl, c.policy.servFail)
 		}
 		set.shard.drop(id)

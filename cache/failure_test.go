@@ -118,3 +118,33 @@ func TestFailureSeparation(t *testing.T) {
 		t.Errorf("stored for another question: %+v", h)
 	}
 }
+
+// TestForgetFailures: failures stored before are neither answered from nor part
+// of the back-off. Later ones and data are not touched.
+func TestForgetFailures(t *testing.T) {
+	const name, other = "www.example.", "other.example."
+	key := keyFor(name, dns.TypeA)
+	f := newFixture(t, Policy{ServFail: time.Minute})
+	for range 3 {
+		f.putFailure(t, key, servfail(name))
+		f.clock.advance(10 * time.Second)
+	}
+	f.putFailure(t, key, servfail(name))
+	f.put(t, keyFor(other, dns.TypeA), success(t, other+" 60 IN A 192.0.2.1"))
+	f.store.ForgetFailures()
+	if h := f.get(key); h.State != Miss {
+		t.Errorf("forgotten failure: %+v", h)
+	}
+	if h := f.get(keyFor(other, dns.TypeA)); h.State != Fresh {
+		t.Errorf("data: %+v", h)
+	}
+	f.clock.advance(time.Millisecond)
+	f.putFailure(t, key, servfail(name))
+	if h := f.get(key); h.State != Failed {
+		t.Errorf("failure afterwards: %+v", h)
+	}
+	f.clock.advance(time.Second)
+	if h := f.get(key); h.State != Miss {
+		t.Errorf("after 1 s: %+v", h)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,6 +34,7 @@ type Store struct {
 	seed      maphash.Seed
 	maxBudget int64 // bytes
 	shards    []*shard
+	failures  atomic.Int64 // those born before do not count; nanoseconds since start
 
 	mu     sync.Mutex
 	budget int64 // bytes

@@ -33,7 +33,7 @@ func TestUpstreamDies(t *testing.T) {
 			resolver := lab.StartDnsmasq(t, n, ip, wildcardZone)
 			c.start(t, `. {
 				errors
-				cache 30
+				cache 600
 				bind `+localIP+`
 				forward . `+ip+` {
 					max_fails 1
@@ -71,7 +71,7 @@ func TestUpstreamDies(t *testing.T) {
 const healthy = "nodens_upstream_healthy"
 
 // wildcardZone makes dnsmasq answer every name below lab.example.
-const wildcardZone = "local-ttl=60\naddress=/lab.example/192.0.2.1\n"
+const wildcardZone = "local-ttl=600\naddress=/lab.example/192.0.2.1\n"
 
 func ask(t *testing.T, c *cluster, label string) *dns.Msg {
 	t.Helper()

@@ -109,7 +109,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 	redir := newRedirector(b, workers, identity, reloads, live)
 	loops := newLoopProber(b.registry, b.log)
 	pools := newPools(ctx, poolsConfig{
-		Logger: b.log, Metrics: upstream.NewMetrics(b.registry), NoHedge: !o.Hedge, Changed: loops.request,
+		Logger: b.log, Metrics: upstream.NewMetrics(b.registry), NoHedge: !o.Hedge, Changed: loops.request, Recovered: store.ForgetFailures,
 		Limits: upstream.Limits{Sockets: limits.upstreamSockets, Conns: limits.upstreamConns, Pending: limits.misses},
 		Own:    func(a netip.AddrPort) bool { return o.isLocal(a) || redir.Plan().IsTarget(a) },
 	})

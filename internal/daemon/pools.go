@@ -27,6 +27,8 @@ type poolsConfig struct {
 	Limits upstream.Limits
 	// Own reports whether the daemon itself serves on an address.
 	Own func(netip.AddrPort) bool
+	// Recovered is called after an upstream that was down has replied.
+	Recovered func()
 	// Changed is called after a resolv.conf or the API server has changed the
 	// upstreams of a pool.
 	Changed func()
@@ -81,7 +83,7 @@ func (p *pools) open(key string, f *config.Forward) (*upstream.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Endpoints, c.Logger, c.Metrics, c.Now, c.NoHedge = endpoints, p.Logger, p.Metrics, time.Now, p.NoHedge
+	c.Endpoints, c.Logger, c.Metrics, c.Now, c.NoHedge, c.Recovered = endpoints, p.Logger, p.Metrics, time.Now, p.NoHedge, p.Recovered
 	pool, err := upstream.NewPool(c)
 	if err != nil {
 		return nil, err

@@ -1,10 +1,8 @@
 package upstream
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"net"
 	"net/netip"
 	"runtime/pprof"
@@ -266,11 +264,7 @@ func TestServerDiesAndReturns(t *testing.T) {
 			f := newFake(t, nil)
 			p, reg := newTestPool(t, func(c *PoolConfig) {
 				c.MaxFails, c.HealthCheck.Interval = 1, time.Millisecond
-				c.Logger = slog.New(slog.NewTextHandler(writerFunc(func(b []byte) {
-					if bytes.Contains(b, []byte("upstream is back")) {
-						back <- true
-					}
-				}), nil))
+				c.Recovered = func() { back <- true }
 				if change != nil {
 					change(c)
 				}

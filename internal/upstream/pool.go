@@ -69,7 +69,8 @@ type PoolConfig struct {
 	MaxFails            int           // consecutive failures; 0: never marked dead
 	Expire              time.Duration // idle connections close after this; 0: 10 s
 	HealthCheck         HealthCheck
-	MaxConcurrent       int // exchanges in flight; 0: no limit but Limits.Pending
+	Recovered           func() // called after an endpoint that was down has replied; nil: nothing
+	MaxConcurrent       int    // exchanges in flight; 0: no limit but Limits.Pending
 	Limits              Limits
 	TLS                 *tls.Config // for TLS endpoints; nil: defaults
 

@@ -157,6 +157,9 @@ func (p *Pool) alive(s *server) {
 	s.mu.Unlock()
 	if back {
 		p.cfg.Logger.Info("upstream is back", "zone", p.cfg.From, "upstream", s.name())
+		if p.cfg.Recovered != nil {
+			p.cfg.Recovered()
+		}
 	}
 	if found {
 		p.judgeOutage()

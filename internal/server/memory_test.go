@@ -1,0 +1,76 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/upstream"
+)
+
+// TestMemoryOfMisses holds as many misses in flight as the default allows, on an
+// upstream that does not reply. Each costs at most 8 KiB: heap, stacks, and 3 KiB
+// in the kernel for each descriptor.
+func TestMemoryOfMisses(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	pool, err := upstream.NewPool(upstream.PoolConfig{
+		Endpoints: []upstream.Endpoint{{Addr: netip.MustParseAddrPort(silent.LocalAddr().String())}},
+		Timeout:   time.Minute, AttemptTimeout: time.Minute, Patient: true, // until all are in flight
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := &Zone{Name: ".", Cache: newCache(t), Sources: []NamedSource{{Name: "forward", Source: pool}}}
+	ts := newTestServer(t, Config{MaxMissesPerClient: defaultMaxMisses, Timeout: time.Minute}, z)
+	c, err := net.Dial("udp", ts.addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	before := costs(t)
+	for i := range defaultMaxMisses {
+		if _, err := c.Write(pack(t, query(fmt.Sprintf("n%d.example.org.", i), dns.TypeA))); err != nil {
+			t.Fatal(err)
+		}
+		for i%64 == 63 && ts.inflight.waiters() < i-1000 { // do not overflow the socket
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for late := time.Now().Add(20 * time.Second); ts.inflight.waiters() < defaultMaxMisses; time.Sleep(time.Millisecond) {
+		if time.Now().After(late) {
+			t.Fatalf("%d misses in flight", ts.inflight.waiters())
+		}
+	}
+	each := (costs(t) - before) / defaultMaxMisses
+	t.Logf("%d bytes for each miss in flight, %d goroutines", each, runtime.NumGoroutine())
+	if each > 8<<10 {
+		t.Errorf("%d bytes for each miss in flight, want at most 8 KiB", each)
+	}
+	if n := runtime.NumGoroutine(); n > 2000 {
+		t.Errorf("%d goroutines", n)
+	}
+	ts.abort()
+}
+
+// costs is the memory in use: heap, stacks, and an estimate for descriptors.
+func costs(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	heap := heap()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(heap+m.StackInuse) + len(fds)*3<<10
+}
