@@ -242,3 +242,25 @@ func TestGuardedAddress(t *testing.T) {
 		t.Errorf("no longer guarded: %v", r)
 	}
 }
+
+// TestOverload: misses are refused while the queue of a socket is full for long,
+// and no more as soon as it was empty once.
+func TestOverload(t *testing.T) {
+	u, start := new(udpSocket), time.Now()
+	for i, step := range []struct {
+		batch int
+		after time.Duration
+		want  bool
+	}{
+		{batchSize, 0, false},
+		{batchSize, overloadAfter, false},
+		{batchSize, overloadAfter + 1, true},
+		{batchSize - 1, overloadAfter + 2, false},
+		{batchSize, overloadAfter + 3, false},
+		{batchSize, 2*overloadAfter + 4, true},
+	} {
+		if got := u.overloaded(step.batch, start.Add(step.after)); got != step.want {
+			t.Errorf("step %d: %v, want %v", i, got, step.want)
+		}
+	}
+}

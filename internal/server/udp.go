@@ -27,7 +27,9 @@ type udpSocket struct {
 	b      *batch
 	q      Query
 	mem    lookupMemory
-	misses []*job // of the batch
+	misses []*job    // of the batch
+	full   time.Time // when the series of full batches began; zero: the last one was not full
+	shed   bool      // no misses are resolved: the socket is overloaded
 
 	// Results of the callbacks below. The callbacks are made once, so that
 	// waiting for the socket does not allocate.
@@ -142,7 +144,7 @@ func (u *udpSocket) read(fd uintptr) bool {
 func (u *udpSocket) answer(fd uintptr, n int) {
 	defer u.srv.recoverPanic("UDP batch")
 	now := u.srv.clock()
-	u.queued = 0
+	u.queued, u.shed = 0, u.overloaded(n, now)
 	for i := range n {
 		u.handle(i, now)
 	}
@@ -152,6 +154,24 @@ func (u *udpSocket) answer(fd uintptr, n int) {
 		u.srv.start(u.lis, j)
 	}
 	u.misses = u.misses[:0]
+}
+
+// overloadAfter is how long the queue of a socket may stay full before misses are
+// refused. Refusing one costs a tenth of resolving it, so that hits are answered
+// and the kernel drops no query.
+const overloadAfter = 100 * time.Millisecond
+
+// overloaded takes the size of a batch, read at the given time, and reports
+// whether all batches have been full for too long.
+func (u *udpSocket) overloaded(n int, now time.Time) bool {
+	if n < batchSize {
+		u.full = time.Time{}
+		return false
+	}
+	if u.full.IsZero() {
+		u.full = now
+	}
+	return now.Sub(u.full) > overloadAfter
 }
 
 // sendHits sends the queued replies of a batch read at the given time.
@@ -200,7 +220,10 @@ func (u *udpSocket) handle(i int, now time.Time) {
 	s := &u.b.slots[i]
 	out, ok := u.srv.tryHit(s.out[:0], u.lis, u.reader, q, v)
 	if !ok {
-		err := u.srv.misses.acquire(q.zone, q.client.Addr())
+		err := error(refusedAll)
+		if !u.shed {
+			err = u.srv.misses.acquire(q.zone, q.client.Addr())
+		}
 		if err == nil {
 			u.miss(i)
 			return

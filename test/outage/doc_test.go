@@ -3,7 +3,8 @@
 // to send queries. Hits must be answered, every miss must get a reply, and the
 // kernel must kill nothing. CoreDNS and unbound run the same drill for comparison.
 //
-// By default each drill lasts a few seconds; -full makes it a minute.
+// By default there is one load and limit, and each drill lasts a few seconds.
+// With -full there are all, for a minute each.
 package outage
 
 import (
@@ -15,10 +16,10 @@ import (
 )
 
 var (
-	full  = flag.Bool("full", false, "run every drill for 60 s, with all loads")
+	full  = flag.Bool("full", false, "run all loads and limits, for 60 s each")
 	peers = flag.Bool("peers", false, "run CoreDNS and unbound beside nodens")
 	only  = flag.String("drill", "", "run only the drills whose name contains this")
-	limit = flag.String("limits", "", "memory limits in MiB, comma-separated (default 64,128)")
+	limit = flag.String("limits", "", "memory limits in MiB, comma-separated (default 64, with -full 64,128)")
 )
 
 func TestMain(m *testing.M) {

@@ -21,8 +21,13 @@ type drill struct {
 
 const hitRate = 1000 // per second, of names that are cached
 
+// drills lists all combinations. Without -full it is one load, which an emulated
+// machine bears too.
 func drills() []drill {
-	loads := []load{{1, 500}, {2, 1000}, {50, 50000}}
+	loads := []load{{2, 1000}}
+	if *full {
+		loads = []load{{1, 500}, {2, 1000}, {50, 50000}}
+	}
 	var all []drill
 	for _, mib := range limits() {
 		for _, b := range []struct {
@@ -44,7 +49,10 @@ func drills() []drill {
 
 func limits() []int64 {
 	if *limit == "" {
-		return []int64{64, 128}
+		if *full {
+			return []int64{64, 128}
+		}
+		return []int64{64}
 	}
 	var all []int64
 	for s := range strings.SplitSeq(*limit, ",") {
@@ -134,7 +142,11 @@ func (d drill) run(t *testing.T, name string) (r result) {
 	close(stop)
 	r.peak = <-peak
 	u.set(answers)
-	r.back = untilBack(t, n, missName(drillSeq.Load(), 0, 1))
+	failed := missName(drillSeq.Load(), 0, 1)
+	if d.behaviour == dropsAAAA {
+		failed = "new." + failed // the name itself does not exist, which is no failure
+	}
+	r.back = untilBack(t, n, failed)
 	if *full {
 		time.Sleep(30 * time.Second) // the time that the goal allows
 	}
