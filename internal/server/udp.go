@@ -159,7 +159,7 @@ func (u *udpSocket) answer(fd uintptr, n int) {
 // overloadAfter is how long the queue of a socket may stay full before misses are
 // refused. Refusing one costs a tenth of resolving it, so that hits are answered
 // and the kernel drops no query.
-const overloadAfter = 100 * time.Millisecond
+const overloadAfter = 250 * time.Millisecond
 
 // overloaded takes the size of a batch, read at the given time, and reports
 // whether all batches have been full for too long.
