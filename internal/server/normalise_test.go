@@ -424,6 +424,34 @@ func TestNormaliseProofAndStaleData(t *testing.T) {
 	}
 }
 
+// TestNormaliseStaleDenial: an expired denial of one type proves nothing about the
+// name, a fresh one does.
+func TestNormaliseStaleDenial(t *testing.T) {
+	now := &fakeClock{t: time.Now()}
+	src := &scripted{t: t, asked: make(map[string]int), zones: map[string][2]kind{"x.example.com.": {nodataSOA, nodataSOA}}}
+	z := zone(".", cache.New(cache.Options{Now: now.Now}).Cache("x", cache.Policy{
+		Denial: cache.Class{Entries: 100, MaxTTL: time.Hour}, StaleFor: time.Hour,
+	}), src.exchange)
+	n, err := NewNormalise(NormaliseConfig{Suffixes: []string{"example.com."}, Repair: true, Timeout: 20 * time.Second, TTL: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	z.Normalise = n
+	ts := newTestServer(t, Config{Now: now.Now}, z)
+	for _, round := range []struct {
+		aaaa kind
+		want int
+	}{{nodataSOA, dns.RcodeNameError}, {fail, dns.RcodeSuccess}} {
+		src.mu.Lock()
+		src.zones["x.example.com."] = [2]kind{nodataSOA, round.aaaa}
+		src.mu.Unlock()
+		if r := ts.ask(t, "udp", query("x.example.com.", dns.TypeA)); r.Rcode != round.want || len(r.Answer) > 0 {
+			t.Errorf("AAAA is %s: %v", round.aaaa, r)
+		}
+		now.advance(2 * time.Minute)
+	}
+}
+
 // TestNormaliseProperty queries random zones in random order, concurrently, while
 // answers expire. It checks the invariant: never NXDOMAIN for one address type while
 // the other has data, fresh or stale. For names out of scope, DO, CD and other

@@ -23,7 +23,7 @@
 //	ede CODE [TEXT]                   # an extended error in the OPT record
 //	option CODE:HEX                   # any other option of the OPT record
 //	first BAD                         # before the reply, send an invalid one:
-//	                                  # id question class port garbage empty
+//	                                  # id question type class port garbage empty
 //	twice                             # send the reply twice
 //	drop                              # no reply
 //	close                             # TCP: close the connection after half of the reply

@@ -92,7 +92,7 @@ func (r *rule) reply(t *testing.T, l line) {
 		r.options = append(r.options, option(l.words[1]))
 	case "first":
 		r.first = l.words[1]
-		if !slices.Contains([]string{"id", "question", "class", "port", "garbage", "empty"}, r.first) {
+		if !slices.Contains([]string{"id", "question", "type", "class", "port", "garbage", "empty"}, r.first) {
 			t.Fatalf("%v: no such reply", l)
 		}
 	case "twice":

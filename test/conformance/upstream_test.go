@@ -137,6 +137,8 @@ func (u *upstream) mislead(c net.PacketConn, to net.Addr, how string, good *dns.
 		bad.Id ^= 1
 	case "question":
 		bad.Question[0].Name = "other." + bad.Question[0].Name
+	case "type":
+		bad.Question[0].Qtype = dns.TypeAAAA
 	case "class":
 		bad.Question[0].Qclass = dns.ClassCHAOS
 	case "garbage":
