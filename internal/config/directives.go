@@ -96,7 +96,7 @@ func queryDirectives() []Directive {
 			Options:  []string{"consolidate DURATION REGEXP [LEVEL] [show_first]", "stacktrace"},
 			Summary:  "Log queries that fail.",
 			describe: func(b *Block) [][]string { return each(b.Errors) },
-			Differs:  "The line has the error of each upstream that was tried. The stack of a panic is logged even without stacktrace.",
+			Differs:  "In each zone, the first failure is logged at once, and then a summary with a count and an example every 10s while failures go on. Failures that a consolidate rule matches are not part of it. The line has the error of each upstream that was tried. The stack of a panic is logged even without stacktrace.",
 		},
 		{
 			Name: "log", Forms: []string{"log [NAME…]", "log NAME… FORMAT"}, parse: parseLog, repeats: true,

@@ -1,14 +1,10 @@
 package server
 
 import (
-	"errors"
 	"log/slog"
 	"regexp"
-	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/miekg/dns"
 )
@@ -105,26 +101,4 @@ func TestReplyKind(t *testing.T) {
 			t.Errorf("%v: got %s, %s, want %s, %s", m, k, c, tt.kind, tt.class)
 		}
 	}
-}
-
-// TestShowFirst wants the first error of a period at once, and the summary at
-// the end of the period.
-func TestShowFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		out := new(lines)
-		const period = time.Minute
-		rules := []Consolidation{{Period: period, Pattern: regexp.MustCompile(`^odd`), Level: slog.LevelWarn, ShowFirst: true}}
-		e := NewErrorLog(slog.New(slog.NewTextHandler(out, nil)), rules)
-		for range 3 {
-			e.write("example.org.", query("a.example.org.", dns.TypeA), errors.New("odd"))
-		}
-		if got := out.take(); len(got) != 1 || !strings.Contains(got[0], "level=WARN msg=\"no answer\"") {
-			t.Errorf("before the period's end: %q", got)
-		}
-		time.Sleep(period)
-		synctest.Wait()
-		if got := out.take(); len(got) != 1 || !strings.Contains(got[0], "errors consolidated") || !strings.Contains(got[0], "count=3") {
-			t.Errorf("at the period's end: %q", got)
-		}
-	})
 }
