@@ -25,7 +25,8 @@ import (
 // base is what all parts of a daemon share.
 type base struct {
 	opts        *Options
-	log         *slog.Logger
+	log         *slog.Logger // writes to logLines
+	logLines    *lineWriter
 	level       *slog.LevelVar // of log
 	registry    *prometheus.Registry
 	setupErrors *prometheus.CounterVec // by errortype
@@ -55,8 +56,9 @@ func newBase(o *Options) base {
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		buildInfo("coredns_build_info", o.Version), buildInfo("nodens_build_info", o.Version),
 	)
+	lines := newLog(o.Stderr, registry)
 	return base{
-		opts: o, level: level, log: slog.New(slog.NewTextHandler(o.Stderr, &slog.HandlerOptions{Level: level})),
+		opts: o, level: level, logLines: lines, log: slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: level})),
 		registry: registry, setupErrors: newSetupErrors(registry),
 	}
 }
@@ -113,7 +115,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 		Limits: upstream.Limits{Sockets: limits.upstreamSockets, Conns: limits.upstreamConns, Pending: limits.misses},
 		Own:    func(a netip.AddrPort) bool { return o.isLocal(a) || redir.Plan().IsTarget(a) },
 	})
-	lines, probes := newLineWriter(o.Stdout, b.registry), new(probeState)
+	lines, probes := newQueryLog(o.Stdout, b.registry), new(probeState)
 	active := &activeConfig{
 		base: b, server: srv, store: store, pools: pools, redirect: redir, host: host, reloads: reloads, loops: loops,
 		builder: newBuilder(b, store, pools, redir.Gate(), lines, probes), admin: newAdminServers(b.log),

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// lineWriter writes lines in the background, so that logging a query never waits
-// for the reader of the log. It drops and counts lines if too many are pending.
+// lineWriter writes lines in the background, so that logging never waits for the
+// reader of the log. It drops and counts lines if too many are pending.
 type lineWriter struct {
 	w       io.Writer
 	lines   chan []byte
@@ -17,15 +17,26 @@ type lineWriter struct {
 	dropped prometheus.Counter
 }
 
-// pendingLines is the maximum number of lines that wait to be written.
-const pendingLines = 8192
+// Maximum number of lines that wait to be written. A line of the log may be long.
+const (
+	pendingLog     = 1024
+	pendingQueries = 8192
+)
 
-func newLineWriter(w io.Writer, reg prometheus.Registerer) *lineWriter {
+// newLog is the lineWriter of the log.
+func newLog(w io.Writer, reg prometheus.Registerer) *lineWriter {
+	return newLineWriter(w, reg, pendingLog, "nodens_log_dropped_total", "Lines of the log that were dropped because the reader was too slow.")
+}
+
+// newQueryLog is the lineWriter of the query log.
+func newQueryLog(w io.Writer, reg prometheus.Registerer) *lineWriter {
+	return newLineWriter(w, reg, pendingQueries, "nodens_query_log_dropped_total", "Lines of the query log that were dropped because the reader was too slow.")
+}
+
+func newLineWriter(w io.Writer, reg prometheus.Registerer, pending int, metric, help string) *lineWriter {
 	l := &lineWriter{
-		w: w, lines: make(chan []byte, pendingLines),
-		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "nodens_query_log_dropped_total", Help: "Lines of the query log that were dropped because the reader was too slow.",
-		}),
+		w: w, lines: make(chan []byte, pending),
+		dropped: prometheus.NewCounter(prometheus.CounterOpts{Name: metric, Help: help}),
 	}
 	reg.MustRegister(l.dropped)
 	return l

@@ -12,7 +12,7 @@ import (
 
 func TestLineWriter(t *testing.T) {
 	var out bytes.Buffer
-	l := newLineWriter(&out, prometheus.NewRegistry())
+	l := newLog(&out, prometheus.NewRegistry())
 	if err := l.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -33,11 +33,11 @@ func TestLineWriter(t *testing.T) {
 // TestLineWriterNeverWaits writes to a pipe without a reader.
 func TestLineWriterNeverWaits(t *testing.T) {
 	r, w := io.Pipe()
-	l := newLineWriter(w, prometheus.NewRegistry())
+	l := newLog(w, prometheus.NewRegistry())
 	if err := l.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for range pendingLines + 10 {
+	for range pendingLog + 10 {
 		fmt.Fprintln(l, "x")
 	}
 	if n := testutil.ToFloat64(l.dropped); n < 9 || n > 10 {

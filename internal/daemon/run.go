@@ -10,6 +10,10 @@ import (
 // Run serves until ctx is done, a listener fails or the supervisor ends.
 func Run(ctx context.Context, o Options) error {
 	b := newBase(&o)
+	if err := b.logLines.start(ctx); err != nil {
+		return err
+	}
+	defer b.logLines.stop(context.WithoutCancel(ctx))
 	files := &corefiles{opts: &o, warn: func(err error) {
 		b.log.Error("configuration", "error", err)
 		b.setupErrors.WithLabelValues("configmap").Inc()
