@@ -14,7 +14,8 @@ type descs struct {
 	cacheRequests, cacheHits            *prometheus.Desc
 	cacheMisses, cacheStale, prefetch   *prometheus.Desc
 	panics, discarded, sendErrors       *prometheus.Desc
-	tcpRejected, missLimited, hitsTook  *prometheus.Desc
+	tcpRejected, tcpEvicted             *prometheus.Desc
+	missLimited, hitsTook               *prometheus.Desc
 	clientLimited, outsiders            *prometheus.Desc
 	normalised, siblings, siblingWait   *prometheus.Desc
 	aclBlocked, aclFiltered, aclDropped *prometheus.Desc
@@ -45,7 +46,8 @@ func newDescs() *descs {
 		panics:        desc("coredns_panics_total", "Panics while resolving a query."),
 		discarded:     desc("nodens_server_discarded_total", "Messages that are not queries. They get no reply."),
 		sendErrors:    desc("nodens_server_send_errors_total", "Replies that the kernel refused to send."),
-		tcpRejected:   desc("nodens_server_tcp_rejected_total", "TCP connections closed because of the connection limit."),
+		tcpRejected:   desc("nodens_server_tcp_rejected_total", "New TCP connections closed because of the connection limit, while none was idle."),
+		tcpEvicted:    desc("nodens_server_tcp_evicted_total", "Idle TCP connections closed to make room for new ones."),
 		missLimited:   desc("nodens_server_miss_limited_total", "Queries answered with SERVFAIL because too many were being resolved."),
 		clientLimited: desc("nodens_server_client_limited_total", "Queries answered with SERVFAIL because too many of one client were being resolved."),
 		outsiders:     desc("nodens_server_outsiders_refused_total", "Queries refused because only the default route leads to the client."),
@@ -78,6 +80,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	count(m.descs.discarded, m.discarded.Load())
 	count(m.descs.sendErrors, m.sendErrors.Load())
 	count(m.descs.tcpRejected, m.tcpRejected.Load())
+	count(m.descs.tcpEvicted, m.tcpEvicted.Load())
 	count(m.descs.missLimited, m.missLimited.Load())
 	count(m.descs.clientLimited, m.clientLimited.Load())
 	count(m.descs.outsiders, m.outsiders.Load())

@@ -21,7 +21,7 @@ type Metrics struct {
 
 	discarded                atomic.Uint64 // messages that are not queries
 	sendErrors               atomic.Uint64
-	tcpRejected              atomic.Uint64
+	tcpRejected, tcpEvicted  atomic.Uint64
 	missLimited              atomic.Uint64
 	clientLimited, outsiders atomic.Uint64
 	panics                   atomic.Uint64

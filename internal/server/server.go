@@ -44,7 +44,7 @@ type Config struct {
 // TCPLimits bounds the resources of TCP clients (RFC 7766 §6, RFC 9210 §4). A
 // field that is 0 has its default.
 type TCPLimits struct {
-	Connections int           // of one listener; further ones are closed
+	Connections int           // of one listener; a further one replaces an idle one
 	PerClient   int           // connections of one client address
 	Pipeline    int           // queries of one connection being resolved; then reading pauses
 	Idle        time.Duration // until the next query has arrived completely
@@ -98,6 +98,9 @@ type Server struct {
 	failed chan error         // the error of the first reader that failed
 	serial atomic.Uint32
 
+	tcpEvents    atomic.Uint64                  // of all connections; orders them
+	tcpListeners atomic.Pointer[[]*tcpListener] // those in listeners
+
 	mu        sync.Mutex // serialises Apply and Shutdown
 	listeners map[netip.AddrPort]*listener
 	retiring  sync.WaitGroup
@@ -126,7 +129,7 @@ type resolver struct {
 func New(c Config) *Server {
 	c = c.withDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Server{
+	s := &Server{
 		resolver: resolver{
 			log: c.Logger, metrics: c.Metrics, clock: c.Now, readers: c.Workers, timeout: c.Timeout,
 			identity: c.Identity, outside: c.Outside,
@@ -138,6 +141,8 @@ func New(c Config) *Server {
 		failed:    make(chan error, 1),
 		listeners: make(map[netip.AddrPort]*listener),
 	}
+	s.tcpListeners.Store(new([]*tcpListener))
+	return s
 }
 
 // Failed delivers the error of the first listener that fails.
@@ -187,7 +192,17 @@ func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 		l.serve(s.fail)
 	}
 	s.retire(tables)
+	s.publishTCP()
 	return nil
+}
+
+// publishTCP sets tcpListeners.
+func (s *Server) publishTCP() {
+	var all []*tcpListener
+	for _, l := range s.listeners {
+		all = append(all, l.tcp)
+	}
+	s.tcpListeners.Store(&all)
 }
 
 // openMissing opens a listener for each address that has none. On error it

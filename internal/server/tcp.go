@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,16 +34,18 @@ type tcpListener struct {
 // tcpConn is one connection. One goroutine reads the queries. Replies are written
 // in any order, as soon as they are made (RFC 7766 §6.2.1.1).
 type tcpConn struct {
-	t      *tcpListener
-	c      *net.TCPConn
-	ctx    context.Context // done when the connection is closed
-	cancel context.CancelFunc
-	client netip.AddrPort
-	slots  chan struct{} // one token for each query being resolved
-	jobs   sync.WaitGroup
-	limits TCPTimeouts
-	count  int    // of queries, used by the reading goroutine only
-	frame  []byte // memory of write, used by the reading goroutine only
+	t       *tcpListener
+	c       *net.TCPConn
+	ctx     context.Context // done when the connection is closed
+	cancel  context.CancelFunc
+	client  netip.AddrPort
+	slots   chan struct{} // one token for each query being resolved
+	reading atomic.Bool   // a part of a query has arrived that is not answered nor being resolved
+	jobs    sync.WaitGroup
+	limits  TCPTimeouts
+	since   atomic.Uint64 // its last event, in Server.tcpEvents
+	count   int           // of queries, used by the reading goroutine only
+	frame   []byte        // memory of write, used by the reading goroutine only
 
 	mu sync.Mutex // guards w
 	w  *bufio.Writer
@@ -76,34 +79,40 @@ func (s *Server) listenTCP(ctx context.Context, lis *listener) (*tcpListener, er
 	return &tcpListener{srv: s, lis: lis, ln: ln.(*net.TCPListener), conns: make(map[*tcpConn]struct{}), clients: make(map[netip.Addr]int)}, nil
 }
 
-// serve accepts until the listener is closed or told to stop.
+// serve accepts until the listener is closed or told to stop. It logs a failure
+// unless accept failed within the last minute, too.
 func (t *tcpListener) serve() error {
-	const longestPause = time.Second
-	pause := 5 * time.Millisecond
+	const shortestPause, longestPause = 5 * time.Millisecond, time.Second
+	pause, failed := shortestPause, time.Time{}
 	for {
 		c, err := t.ln.AcceptTCP()
-		switch {
-		case err == nil:
-			pause = 5 * time.Millisecond
+		if err == nil {
+			pause = shortestPause
 			t.accept(c)
-		case t.lis.closing.Load() || errors.Is(err, net.ErrClosed):
-			return nil
-		default:
-			// Usually the process has no file descriptor left. The client waits
-			// in the backlog until other connections end.
-			t.srv.log.Warn("accept", "listener", t.lis, "error", err)
-			select {
-			case <-time.After(pause):
-			case <-t.srv.ctx.Done():
-				return nil
-			}
-			pause = min(2*pause, longestPause)
+			continue
 		}
+		if t.lis.closing.Load() || errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		now := t.srv.clock()
+		if failed.IsZero() || now.Sub(failed) > time.Minute {
+			t.srv.log.Warn("accepting TCP connections failed", "listener", t.lis, "error", err)
+		}
+		failed = now
+		if isScarce(err) && t.srv.makeRoomForFile() {
+			continue
+		}
+		select { // The client waits in the backlog.
+		case <-time.After(pause):
+		case <-t.srv.ctx.Done():
+			return nil
+		}
+		pause = min(2*pause, longestPause)
 	}
 }
 
-// accept starts serving c, or closes it if there are too many connections, in
-// total or of this client.
+// accept starts serving c. If there are too many connections, in total or of this
+// client, it closes an idle one, or c if none is idle.
 func (t *tcpListener) accept(c *net.TCPConn) {
 	client, _ := netip.ParseAddrPort(c.RemoteAddr().String())
 	if g := t.lis.gate; g != nil && g.refuses(tcpArrival(c), client.Addr().Unmap(), t.lis.addr.Addr()) {
@@ -122,12 +131,13 @@ func (t *tcpListener) accept(c *net.TCPConn) {
 	context.AfterFunc(ctx, conn.abandon)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.finished || len(t.conns) >= t.srv.tcp.Connections || t.clients[conn.client.Addr()] >= t.srv.tcp.PerClient {
+	if t.finished || !t.makeRoom(conn.client.Addr()) {
 		t.srv.metrics.tcpRejected.Add(1)
 		cancel()
 		_ = c.Close()
 		return
 	}
+	conn.touch(false)
 	t.conns[conn] = struct{}{}
 	t.clients[conn.client.Addr()]++
 	t.wg.Go(conn.serve)
@@ -137,6 +147,13 @@ func (t *tcpListener) accept(c *net.TCPConn) {
 func (t *tcpListener) remove(c *tcpConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if _, ok := t.conns[c]; ok {
+		t.forget(c)
+	}
+}
+
+// forget removes c, which is in t.conns. t.mu is held.
+func (t *tcpListener) forget(c *tcpConn) {
 	delete(t.conns, c)
 	if t.clients[c.client.Addr()]--; t.clients[c.client.Addr()] == 0 {
 		delete(t.clients, c.client.Addr())
@@ -233,8 +250,16 @@ func (c *tcpConn) read(r *bufio.Reader, buf []byte) (msg []byte, whole, ok bool)
 	if c.t.setReadDeadline(c) != nil {
 		return nil, false, false
 	}
+	if r.Buffered() == 0 {
+		c.touch(false)
+	}
+	_, err := r.Peek(1)
+	c.touch(true)
 	var prefix [2]byte
-	if _, err := io.ReadFull(r, prefix[:]); err != nil {
+	if err == nil {
+		_, err = io.ReadFull(r, prefix[:])
+	}
+	if err != nil {
 		if errors.Is(err, unix.ECONNRESET) {
 			c.cancel() // the client has disconnected and waits for no reply
 		}
@@ -246,7 +271,7 @@ func (c *tcpConn) read(r *bufio.Reader, buf []byte) (msg []byte, whole, ok bool)
 		return nil, false, false
 	}
 	rest := n - len(msg)
-	_, err := r.Discard(rest)
+	_, err = r.Discard(rest)
 	return msg, rest == 0, err == nil
 }
 
@@ -349,6 +374,7 @@ func (c *tcpConn) writeReplies() {
 		if len(frames) > 0 && c.writeFrames(frames, true) != nil {
 			c.t.srv.metrics.sendErrors.Add(1)
 		}
+		c.since.Store(c.t.srv.tcpEvents.Add(1))
 		for range ended {
 			<-c.slots
 			c.jobs.Done()

@@ -75,8 +75,9 @@ func TestPortsAndIDs(t *testing.T) {
 	}
 }
 
-// TestTCPConnections: a client can open as many connections as the limit allows
-// and no more, and nodens keeps serving them (RFC 7766 §6.2.2).
+// TestTCPConnections: a client can open as many connections as the limit allows.
+// A further one replaces the one that is idle for longest (RFC 7766 §6.2.2 and
+// §6.2.3).
 func TestTCPConnections(t *testing.T) {
 	const limit = 3
 	s, _ := newAnswering(t, "", fmt.Sprintf("-max-tcp-connections-per-client=%d", limit))
@@ -86,10 +87,11 @@ func TestTCPConnections(t *testing.T) {
 		answers(t, c, fmt.Sprintf("n%d.example.org.", i))
 		conns = append(conns, c)
 	}
-	if !closed(t, s.netns.Dial(t, "tcp", "127.0.0.1:53")) {
+	conns = append(conns, s.netns.Dial(t, "tcp", "127.0.0.1:53"))
+	if !closed(t, conns[0]) {
 		t.Errorf("more than %d connections stay open", limit)
 	}
-	for _, c := range conns {
+	for _, c := range conns[1:] {
 		answers(t, c, "again.example.org.")
 	}
 }

@@ -1,9 +1,12 @@
 package drills
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -116,6 +119,44 @@ func TestOpenFiles(t *testing.T) {
 	}
 	waitForTCP(t, n)
 	resolves(t, n, "after.example.org.")
+}
+
+// TestIdleConnections takes all file descriptors by idle TCP connections: nodens
+// closes those that are idle for longest and answers over new ones at once.
+func TestIdleConnections(t *testing.T) {
+	t.Parallel()
+	lab.NeedTools(t, "prlimit")
+	n := lab.NewNetns(t, "node", addresses...)
+	lab.StartUpstream(t, n, upstream+":53", answer)
+	d := start(t, n, corefile(upstream, ""))
+	resolves(t, n, "popular.example.org.")
+	limitFiles(t, d, 96)
+	var idle []net.Conn
+	for range 200 {
+		idle = append(idle, n.Dial(t, "tcp", server))
+	}
+	for _, network := range []string{"tcp", "udp", "tcp"} {
+		if r, err := n.TryAsk(t, network, server, lab.Query("popular.example.org.", dns.TypeA)); err != nil || r.Rcode != dns.RcodeSuccess {
+			t.Errorf("over %s: %v %v", network, r, err)
+		}
+	}
+	_ = idle[0].SetReadDeadline(time.Now().Add(lab.QueryTimeout))
+	if _, err := idle[0].Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the first connection: %v, want it closed", err)
+	}
+	if lines := strings.Count(d.Err.Text(), "accepting TCP connections failed"); lines != 1 {
+		t.Errorf("%d lines about accept", lines)
+	}
+	for _, c := range idle {
+		_ = c.Close()
+	}
+	m := n.Scrape(t, metrics)
+	if evicted, _ := m.Sum("nodens_server_tcp_evicted_total"); evicted < 100 {
+		t.Errorf("%v connections closed", evicted)
+	}
+	if rejected, _ := m.Sum("nodens_server_tcp_rejected_total"); rejected > 0 {
+		t.Errorf("%v connections rejected", rejected)
+	}
 }
 
 // limitFiles limits the number of file descriptors of a running process.
