@@ -127,7 +127,7 @@ func (d drill) run(t *testing.T, name string) (r result) {
 	t.Helper()
 	n := lab.NewNetns(t, "node")
 	n.AddAddrs(t, "lo", strings.TrimSuffix(upstream, ":53")+"/32")
-	u := startUpstream(t, n)
+	u := startUpstream(t, n, upstream)
 	s := startSubject(t, n, name, d.limit, d.extra)
 	r.before = s.anonymous(t)
 	length := 4 * time.Second

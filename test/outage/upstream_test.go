@@ -39,8 +39,8 @@ type delayedReply struct {
 	reply []byte
 }
 
-func startUpstream(t *testing.T, n *lab.Netns) *fakeUpstream {
-	u := &fakeUpstream{conn: n.ListenPacket(t, "udp", upstream), delayed: make(chan delayedReply, 1<<17)}
+func startUpstream(t *testing.T, n *lab.Netns, address string) *fakeUpstream {
+	u := &fakeUpstream{conn: n.ListenPacket(t, "udp", address), delayed: make(chan delayedReply, 1<<17)}
 	_ = u.conn.(*net.UDPConn).SetReadBuffer(8 << 20)
 	u.work.Go(u.serve)
 	u.work.Go(u.sendDelayed)
