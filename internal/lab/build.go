@@ -65,7 +65,13 @@ func (p *Program) Path(t testing.TB) string {
 }
 
 // Nodens is the daemon, built with the given flags of go build.
+//
+// NODENS_TEST_BINARY in the environment names a daemon to use instead, where there
+// is no Go.
 func Nodens(flags ...string) *Program {
+	if path := os.Getenv("NODENS_TEST_BINARY"); path != "" {
+		return &Program{func() (string, error) { return path, nil }}
+	}
 	return newProgram("nodens", func(path string) error { return goBuild(path, nil, flags...) })
 }
 

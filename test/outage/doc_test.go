@@ -16,10 +16,11 @@ import (
 )
 
 var (
-	full  = flag.Bool("full", false, "run all loads and limits, for 60 s each")
-	peers = flag.Bool("peers", false, "run CoreDNS and unbound beside nodens")
-	only  = flag.String("drill", "", "run only the drills whose name contains this")
-	limit = flag.String("limits", "", "memory limits in MiB, comma-separated (default 64, with -full 64,128)")
+	full     = flag.Bool("full", false, "run all loads and limits, for 60 s each")
+	peers    = flag.Bool("peers", false, "run CoreDNS and unbound beside nodens")
+	only     = flag.String("drill", "", "run only the drills whose name contains this")
+	emulated = flag.Bool("emulated", false, "one client with 500 lookups/s and 100 hits/s beside it, for an emulated CPU")
+	limit    = flag.String("limits", "", "memory limits in MiB, comma-separated (default 64, with -full 64,128)")
 )
 
 func TestMain(m *testing.M) {

@@ -25,7 +25,10 @@ const hitRate = 1000 // per second, of names that are cached
 // machine bears too.
 func drills() []drill {
 	loads := []load{{2, 1000}}
-	if *full {
+	switch {
+	case *emulated:
+		loads = []load{{1, 500}}
+	case *full:
 		loads = []load{{1, 500}, {2, 1000}, {50, 50000}}
 	}
 	var all []drill
@@ -138,7 +141,11 @@ func (d drill) run(t *testing.T, name string) (r result) {
 	stop := make(chan struct{})
 	peak := make(chan int64)
 	go func() { peak <- s.watchPeak(t, stop) }()
-	r.misses, r.hits = d.load.run(t, n, length, hitRate)
+	hits := hitRate
+	if *emulated {
+		hits /= 10
+	}
+	r.misses, r.hits = d.load.run(t, n, length, hits)
 	close(stop)
 	r.peak = <-peak
 	u.set(answers)

@@ -71,6 +71,8 @@ for package in netsetup netsetup/firewall bpf; do
 	CGO_ENABLED=0 "$go" test -c -o "$root/t/$package/test" "./$package"
 	[ ! -d "$package/testdata" ] || cp -r "$package/testdata" "$root/t/$package/"
 done
+mkdir "$root/t/outage"
+CGO_ENABLED=0 "$go" test -c -o "$root/t/outage/test" ./test/outage
 cp test/vm/init "$root/init"
 chmod 755 "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$work/initrd.gz"
