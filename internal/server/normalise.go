@@ -397,12 +397,14 @@ func (j *job) waitSibling(a answer) {
 	if !j.srv.inflight.hasWaiters(key) {
 		w.from = fromUpstream
 	}
-	j.timer = time.AfterFunc(wait, func() {
+	timer := time.AfterFunc(resolveWait, func() {
 		if j.srv.inflight.leave(key, j, nil) {
 			j.siblingKnown(answer{err: errTimeout})
 		}
 	})
+	j.timer = timer
 	j.srv.background(&other, j)
+	timer.Reset(wait) // not before j waits: it could not leave
 }
 
 // siblingKnown ends the wait of j for the sibling, whose answer is a.
