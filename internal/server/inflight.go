@@ -48,10 +48,10 @@ func (f *inflight) joinExisting(key string, w waiter) bool {
 }
 
 // join makes w, if not nil, wait for the answer of key. If no exchange for key is in
-// flight, it returns a new one with only inflight and check set. The caller must
-// fill it in, run it and call end. After close, join returns no exchange: ok is
+// flight, it returns a new one, which fill completes before others see it. The
+// caller must run it and call end. After close, join returns no exchange: ok is
 // false, and w does not wait.
-func (f *inflight) join(key string, w waiter, since time.Time) (x *exchange, ok bool) {
+func (f *inflight) join(key string, w waiter, since time.Time, fill func(*exchange)) (x *exchange, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
@@ -67,6 +67,7 @@ func (f *inflight) join(key string, w waiter, since time.Time) (x *exchange, ok 
 	// If another exchange ended after w looked into the cache, the answer may be
 	// there now.
 	x = &exchange{inflight: key, check: !f.ended.Before(since)}
+	fill(x)
 	x.add(w)
 	f.byKey[key] = x
 	return x, true
@@ -90,8 +91,8 @@ func (f *inflight) leave(key string, w waiter, charge func(*exchange)) bool {
 }
 
 // abandon is leave for a client that has disconnected. If nothing else waits,
-// abandon ends the exchange, and returns it as cancelled.
-func (f *inflight) abandon(key string, w waiter) (left bool, cancelled *exchange) {
+// abandon ends the exchange if it can, and returns it as cancelled.
+func (f *inflight) abandon(key string, w waiter, charge func(*exchange)) (left bool, cancelled *exchange) {
 	f.mu.Lock()
 	x := f.byKey[key]
 	if x == nil || !x.drop(w) {
@@ -99,6 +100,10 @@ func (f *inflight) abandon(key string, w waiter) (left bool, cancelled *exchange
 		return false, nil
 	}
 	if len(x.waiting) > 0 || x.cancel == nil {
+		if !x.charged {
+			x.charged = true
+			charge(x)
+		}
 		f.mu.Unlock()
 		return true, nil
 	}
@@ -108,11 +113,14 @@ func (f *inflight) abandon(key string, w waiter) (left bool, cancelled *exchange
 	return true, x
 }
 
-// started stores how to end x.
+// started stores how to end x. A nil cancel is ignored: the source has passed the
+// question on.
 func (f *inflight) started(x *exchange, cancel func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	x.cancel = cancel
+	if cancel != nil {
+		x.cancel = cancel
+	}
 }
 
 // waits reports whether a query of j's client waits for key.
@@ -144,15 +152,18 @@ func (f *inflight) end(x *exchange, now time.Time) (waiting []waiter, charged bo
 // close ends all exchanges, also those that join would start later. It returns their
 // waiters.
 func (f *inflight) close() (waiting []waiter) {
+	var cancels []func()
 	f.mu.Lock()
-	all := f.byKey
-	f.byKey, f.closed = nil, true
-	f.mu.Unlock()
-	for _, x := range all {
+	for _, x := range f.byKey {
 		waiting = append(waiting, x.waiting...)
 		if x.cancel != nil {
-			x.cancel()
+			cancels = append(cancels, x.cancel)
 		}
+	}
+	f.byKey, f.closed = nil, true
+	f.mu.Unlock()
+	for _, cancel := range cancels {
+		cancel()
 	}
 	return waiting
 }

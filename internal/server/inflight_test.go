@@ -18,14 +18,14 @@ func TestInflightJoin(t *testing.T) {
 	var f inflight
 	start := time.Now()
 	a, b, other := make(answers, 1), make(answers, 1), make(answers, 1)
-	x, ok := f.join("key", a, start)
+	x, ok := f.join("key", a, start, none)
 	if x == nil || !ok || x.check {
 		t.Fatalf("first waiter: %+v, %v", x, ok)
 	}
-	if y, ok := f.join("key", b, start); y != nil || !ok {
+	if y, ok := f.join("key", b, start, none); y != nil || !ok {
 		t.Error("second waiter is first, too")
 	}
-	if y, _ := f.join("other", other, start); y == nil {
+	if y, _ := f.join("other", other, start, none); y == nil {
 		t.Error("another key is not independent")
 	}
 	waiting, _ := f.end(x, start.Add(time.Second))
@@ -36,7 +36,7 @@ func TestInflightJoin(t *testing.T) {
 		since time.Duration
 		raced bool
 	}{{0, true}, {time.Second, true}, {2 * time.Second, false}} {
-		x, _ := f.join("key", a, start.Add(tt.since))
+		x, _ := f.join("key", a, start.Add(tt.since), none)
 		if x == nil || x.check != tt.raced {
 			t.Fatalf("joined for a lookup after %v: %+v", tt.since, x)
 		}
@@ -50,7 +50,7 @@ func TestInflightLeave(t *testing.T) {
 	if f.leave("key", a, nil) {
 		t.Error("left a key that is not in flight")
 	}
-	x, _ := f.join("key", a, time.Time{})
+	x, _ := f.join("key", a, time.Time{}, none)
 	if f.leave("key", b, nil) {
 		t.Error("left without having joined")
 	}
@@ -59,7 +59,7 @@ func TestInflightLeave(t *testing.T) {
 	if !f.leave("key", a, charge) || f.leave("key", a, charge) || charged != 1 {
 		t.Error("not left and charged exactly once")
 	}
-	if y, _ := f.join("key", b, time.Time{}); y != nil {
+	if y, _ := f.join("key", b, time.Time{}, none); y != nil {
 		t.Error("the exchange ended with its last waiter")
 	}
 	if waiting, charged := f.end(x, time.Time{}); len(waiting) != 1 || waiting[0] != waiter(b) || !charged {
@@ -72,17 +72,21 @@ func TestInflightLeave(t *testing.T) {
 func TestInflightAbandon(t *testing.T) {
 	var f inflight
 	a, b := make(answers, 1), make(answers, 1)
-	x, _ := f.join("key", a, time.Time{})
-	f.join("key", b, time.Time{})
-	cancelled := 0
+	x, _ := f.join("key", a, time.Time{}, none)
+	f.join("key", b, time.Time{}, none)
+	charged, cancelled := 0, 0
+	charge := func(*exchange) { charged++ }
 	f.started(x, func() { cancelled++ })
-	if left, y := f.abandon("key", a); !left || y != nil || cancelled != 0 {
+	if left, y := f.abandon("key", a, charge); !left || y != nil || cancelled != 0 {
 		t.Errorf("first of two: left %v, cancelled %v", left, y != nil)
 	}
-	if left, y := f.abandon("key", b); !left || y != x || cancelled != 1 {
+	if !x.charged || charged != 1 {
+		t.Errorf("an exchange that continues without its client is charged %d times", charged)
+	}
+	if left, y := f.abandon("key", b, charge); !left || y != x || cancelled != 1 || charged != 1 {
 		t.Errorf("last: left %v, cancelled %v, %d times", left, y == x, cancelled)
 	}
-	next, _ := f.join("key", a, time.Time{})
+	next, _ := f.join("key", a, time.Time{}, none)
 	if next == nil {
 		t.Fatal("a cancelled exchange is in flight")
 	}
@@ -93,6 +97,9 @@ func TestInflightAbandon(t *testing.T) {
 		t.Errorf("waiting: %v", waiting)
 	}
 }
+
+// none completes no exchange.
+func none(*exchange) {}
 
 // answers waits for one answer. Its capacity is 1.
 type answers chan answer
@@ -108,7 +115,7 @@ func TestInflightConcurrentUse(t *testing.T) {
 		wg.Go(func() {
 			for i := range 500 {
 				key, w := fmt.Sprint(i%3), make(answers, 1)
-				if x, _ := f.join(key, w, time.Now()); x != nil {
+				if x, _ := f.join(key, w, time.Now(), none); x != nil {
 					waiting, _ := f.end(x, time.Now())
 					for _, o := range waiting {
 						o.deliver(answer{})

@@ -433,14 +433,16 @@ func (q *Query) sibling(a answer, now time.Time) sibling {
 // askSibling queries AAAA together with q, an A question, if the reply may depend on
 // both. So a client that queries only A does not wait twice.
 func (s *resolver) askSibling(q *Query) {
-	if q.qtype != dns.TypeA || !q.zone.Normalise.mayAnswerEmpty(q) {
-		return
-	}
 	if _, known := q.zone.cachedSibling(q, q.start); known {
 		return
 	}
 	var other Query
 	s.background(q.siblingQuery(&other), nil)
+}
+
+// asksBoth reports whether nodens asks for AAAA together with q, see askSibling.
+func (q *Query) asksBoth() bool {
+	return q.qtype == dns.TypeA && q.zone.Normalise.mayAnswerEmpty(q)
 }
 
 // observe judges e, the answer to q, and counts. It waits for the sibling in the
@@ -456,10 +458,14 @@ func (s *resolver) observe(q *Query, e *cache.Entry, sib sibling, known bool) {
 	if o.from = fromInflight; !s.inflight.hasWaiters(q.siblingQuery(&other).inflightKey()) {
 		o.from = fromUpstream
 	}
+	if s.misses.acquire(q.zone, q.client.Addr()) != nil {
+		o.count(sibling{})
+		return
+	}
 	s.background(&other, o)
 }
 
-// observer waits for a sibling only to count it.
+// observer waits for a sibling only to count it. It has a slot.
 type observer struct {
 	srv   *resolver
 	q     Query
@@ -467,7 +473,10 @@ type observer struct {
 	from  siblingSource
 }
 
-func (o *observer) deliver(a answer) { o.count(o.q.sibling(a, o.srv.clock())) }
+func (o *observer) deliver(a answer) {
+	o.srv.misses.release(o.q.zone, o.q.client.Addr())
+	o.count(o.q.sibling(a, o.srv.clock()))
+}
 
 func (o *observer) count(sib sibling) {
 	o.q.zone.stats.sibling(o.from)

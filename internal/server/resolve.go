@@ -70,17 +70,21 @@ func (j *job) miss() {
 	if wait := q.earlyAfter(); wait > 0 {
 		j.timer = time.AfterFunc(wait, func() { j.answerEarly(key) })
 	}
-	s := j.srv
-	x, ok := s.inflight.join(key, j, q.start)
-	switch {
-	case !ok:
-		j.answer(answer{err: errShutdown})
-	case x != nil:
+	s, both := j.srv, q.asksBoth()
+	x, ok := s.inflight.join(key, j, q.start, func(x *exchange) {
 		x.check = x.check || q.found == cache.Fresh
 		x.fill(s, q)
-		s.askSibling(q)
-		s.run(x)
+	})
+	if !ok {
+		j.answer(answer{err: errShutdown})
 	}
+	if x == nil {
+		return
+	}
+	if both { // then j has a timer, so it is not reused
+		s.askSibling(q)
+	}
+	s.run(x)
 }
 
 // run runs x, in a goroutine if it may block.
@@ -173,10 +177,10 @@ func (s *resolver) charge(x *exchange) { s.misses.charge(x.zone, x.client.Addr()
 
 // abandon drops j, whose client has disconnected.
 func (j *job) abandon() {
-	left, cancelled := j.srv.inflight.abandon(j.q.inflightKey(), j)
+	left, cancelled := j.srv.inflight.abandon(j.q.inflightKey(), j, j.srv.charge)
 	if !left && j.q.zone.Normalise != nil {
 		var other Query
-		left, cancelled = j.srv.inflight.abandon(j.q.siblingQuery(&other).inflightKey(), j)
+		left, cancelled = j.srv.inflight.abandon(j.q.siblingQuery(&other).inflightKey(), j, j.srv.charge)
 	}
 	if cancelled != nil && cancelled.charged {
 		j.srv.misses.release(cancelled.zone, cancelled.client.Addr())
@@ -207,7 +211,10 @@ func (s *resolver) background(q *Query, w waiter) bool {
 		}
 		return false
 	}
-	x, ok := s.inflight.join(key, w, q.start)
+	x, ok := s.inflight.join(key, w, q.start, func(x *exchange) {
+		x.charged = true
+		x.fill(s, q)
+	})
 	if x == nil {
 		s.misses.release(q.zone, q.client.Addr())
 		if !ok && w != nil {
@@ -215,8 +222,7 @@ func (s *resolver) background(q *Query, w waiter) bool {
 		}
 		return false
 	}
-	x.charged = true // x has not started: nothing else reads it
-	s.run(x.fill(s, q))
+	s.run(x)
 	return true
 }
 

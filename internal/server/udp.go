@@ -127,6 +127,9 @@ func (u *udpSocket) serve() error {
 func (u *udpSocket) read(fd uintptr) bool {
 	for {
 		if u.got, u.errno = u.b.recv(fd); u.errno != 0 {
+			if u.errno == unix.EAGAIN {
+				u.full = time.Time{} // the queue is empty
+			}
 			return u.errno != unix.EAGAIN
 		}
 		u.answer(fd, u.got)

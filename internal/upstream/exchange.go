@@ -68,11 +68,13 @@ func (p *Pool) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 //
 // The answer has TC set if it came over UDP and the query over TCP failed. It
 // must not be cached then.
+//
+// cancel is nil if q was refused.
 func (p *Pool) Start(q *dns.Msg, end time.Time, done func(*dns.Msg, error)) (cancel func()) {
 	a, err := p.newAttempt(q, end, done)
 	if err != nil {
 		done(nil, err)
-		return func() {}
+		return nil
 	}
 	a.begin()
 	return func() { _ = a.cancel() }

@@ -36,14 +36,14 @@ type outage struct {
 
 // judgeOutage begins or ends the outage by the state of the servers.
 func (p *Pool) judgeOutage() {
+	o := &p.outage
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	servers := *p.servers.Load()
 	down := len(servers) > 0 && !p.cfg.NoFailFast
 	for _, s := range servers {
 		down = down && s.isLost()
 	}
-	o := &p.outage
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	if down == p.down.Load() {
 		return
 	}
