@@ -189,11 +189,12 @@ func newGate() gate { return gate{make(chan struct{})} }
 func (g gate) pass(t testing.TB, qtype uint16) {
 	if qtype == dns.TypeAAAA {
 		close(g.aaaa)
-		hold(t, 100*time.Millisecond)
+		hold(t, 200*time.Millisecond)
 		return
 	}
 	select {
 	case <-g.aaaa:
 	case <-t.Context().Done():
 	}
+	hold(t, 100*time.Millisecond) // the client's query for AAAA has arrived by then
 }
