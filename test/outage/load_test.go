@@ -14,9 +14,17 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// patience is how long a client waits for a reply: stub resolvers give up
-// after 5 s.
+// patience is how long a client waits for a reply: stub resolvers give up after
+// 5 s.
 const patience = 5 * time.Second
+
+// replyWait is patience, or more where the CPU is emulated.
+func replyWait() time.Duration {
+	if *emulated {
+		return 6 * patience
+	}
+	return patience
+}
 
 // client sends queries from one socket at a steady rate and matches replies.
 type client struct {
@@ -26,6 +34,7 @@ type client struct {
 
 	mu      sync.Mutex
 	pending map[uint16]time.Time
+	stopped bool // nothing more is sent
 	tally
 }
 
@@ -90,7 +99,14 @@ func (c *client) run(rate int, stop <-chan struct{}) {
 			}
 		}
 	}
-	_ = c.conn.SetReadDeadline(time.Now().Add(patience))
+	c.mu.Lock()
+	c.stopped = true
+	wait := replyWait()
+	if len(c.pending) == 0 {
+		wait = 0
+	}
+	_ = c.conn.SetReadDeadline(time.Now().Add(wait))
+	c.mu.Unlock()
 	<-done
 }
 
@@ -130,6 +146,9 @@ func (c *client) note(reply []byte) {
 	c.answered++
 	c.rcodes[reply[3]&15]++
 	c.longest = max(c.longest, time.Since(at))
+	if c.stopped && len(c.pending) == 0 {
+		_ = c.conn.SetReadDeadline(time.Now())
+	}
 }
 
 // load is a number of clients that query names that no client has queried before.
