@@ -21,6 +21,14 @@ func StartDnsmasq(t testing.TB, n *Netns, address, config string) *Process {
 // namespace. server is added to its server clause, rest to the file.
 func StartUnbound(t testing.TB, n *Netns, address, server, rest string) *Process {
 	t.Helper()
+	p := Command{Netns: n, Forks: true, Args: UnboundArgs(t, address, server, rest)}.Start(t)
+	p.Err.WaitFor(t, 0, `start of service`)
+	return p
+}
+
+// UnboundArgs is the command line of StartUnbound.
+func UnboundArgs(t testing.TB, address, server, rest string) []string {
+	t.Helper()
 	NeedTools(t, "unbound")
 	conf := WriteFile(t, filepath.Join(t.TempDir(), "unbound.conf"), `server:
 	interface: `+address+`
@@ -34,7 +42,5 @@ func StartUnbound(t testing.TB, n *Netns, address, server, rest string) *Process
 	num-threads: 1
 	module-config: "iterator"
 `+server+"\nremote-control:\n\tcontrol-enable: no\n"+rest)
-	p := Command{Netns: n, Forks: true, Args: []string{"unbound", "-d", "-c", conf}}.Start(t)
-	p.Err.WaitFor(t, 0, `start of service`)
-	return p
+	return []string{"unbound", "-d", "-c", conf}
 }

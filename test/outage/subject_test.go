@@ -25,27 +25,8 @@ var makers = map[string]func(t *testing.T, corefile string) []string{
 		return []string{lab.CoreDNS(t), "-conf", corefile}
 	},
 	"unbound": func(t *testing.T, _ string) []string {
-		lab.NeedTools(t, "unbound")
-		conf := lab.WriteFile(t, filepath.Join(t.TempDir(), "unbound.conf"), `server:
-	interface: 127.0.0.1
-	access-control: 127.0.0.0/8 allow
-	do-not-query-localhost: no
-	chroot: ""
-	username: ""
-	directory: ""
-	pidfile: ""
-	use-syslog: no
-	logfile: ""
-	num-threads: 1
-	module-config: "iterator"
-	serve-expired: yes
-forward-zone:
-	name: "."
-	forward-addr: `+strings.Replace(upstream, ":", "@", 1)+`
-remote-control:
-	control-enable: no
-`)
-		return []string{"unbound", "-d", "-c", conf}
+		return lab.UnboundArgs(t, "127.0.0.1", "\tdo-not-query-localhost: no\n\tserve-expired: yes\n",
+			"forward-zone:\n\tname: \".\"\n\tforward-addr: "+strings.Replace(upstream, ":", "@", 1)+"\n")
 	},
 }
 
