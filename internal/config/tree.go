@@ -1,5 +1,7 @@
 package config
 
+import "strings"
+
 // serverBlock is a server block whose directives are not parsed yet.
 type serverBlock struct {
 	keys       []token // at least one
@@ -72,16 +74,13 @@ func (g *grouper) keys() ([]token, error) {
 		}
 		g.next()
 		text := expandEnv(t.text, g.getenv)
-		if comma = len(text) > 0 && text[len(text)-1] == ','; comma {
-			text = text[:len(text)-1]
-			if text == "" {
-				return nil, t.errorf("a zone is missing before the comma; write the comma directly after the zone")
-			}
+		if text == "" { // an empty word does not end the wait for a zone after a comma
+			continue
 		}
-		if text != "" {
-			t.text = text
-			keys = append(keys, t)
+		if t.text, comma = strings.CutSuffix(text, ","); t.text == "" {
+			return nil, t.errorf("a zone is missing before the comma; write the comma directly after the zone")
 		}
+		keys = append(keys, t)
 	}
 	switch {
 	case comma:
