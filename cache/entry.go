@@ -1,9 +1,11 @@
 package cache
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -149,4 +151,247 @@ func pack(m *dns.Msg, r *records, ttls []uint32) (*Entry, error) {
 		binary.BigEndian.PutUint32(e.buf[e.ttlOffset(i):], ttl)
 	}
 	return e, nil
+}
+
+const (
+	keyDO = 1 << iota
+	keyCD
+	keyAD
+)
+
+// keyTail is the length of QTYPE, QCLASS and the flag byte, which follow the
+// name in a key. A key without its last byte is a question section.
+const keyTail = 5
+
+const maxNameWire = 255 // RFC 1035 §2.3.4
+
+// AppendKey appends the key of a question to dst: the name, QTYPE and QCLASS in
+// network byte order, and one byte of flags. The name must be in uncompressed
+// wire format with its root label, and in lower case. DO, CD and AD are part of
+// the key, so that a client that requests validation never gets an answer to a
+// query that did not.
+func AppendKey(dst []byte, name []byte, qtype, qclass uint16, do, cd, ad bool) []byte {
+	dst = append(dst, name...)
+	dst = binary.BigEndian.AppendUint16(dst, qtype)
+	dst = binary.BigEndian.AppendUint16(dst, qclass)
+	var flags byte
+	if do {
+		flags |= keyDO
+	}
+	if cd {
+		flags |= keyCD
+	}
+	if ad {
+		flags |= keyAD
+	}
+	return append(dst, flags)
+}
+
+// validKey reports whether key has the form that AppendKey produces.
+func validKey(key []byte) bool {
+	if len(key) < 1+keyTail || len(key) > maxNameWire+keyTail {
+		return false
+	}
+	return skipName(key[:len(key)-keyTail], 0) == len(key)-keyTail
+}
+
+// setKey makes key the question of e, which must not be shared yet. The question
+// section of an entry serves as its key, except for the flag byte. setKey
+// reports false if e answers another question.
+func (e *Entry) setKey(key []byte) bool {
+	q := len(key) - 1
+	if !validKey(key) || questionEnd(e.Msg()) != headerLen+q {
+		return false
+	}
+	name := e.buf[headerLen : headerLen+len(key)-keyTail]
+	for i, b := range name {
+		// Length bytes are below 'A', so lower does not change them.
+		if lower(b) != key[i] {
+			return false
+		}
+	}
+	if !bytes.Equal(e.buf[headerLen+len(name):headerLen+q], key[len(name):q]) {
+		return false
+	}
+	copy(name, key)
+	e.flags = key[q]
+	return true
+}
+
+func lower(b byte) byte {
+	if 'A' <= b && b <= 'Z' {
+		return b + 'a' - 'A'
+	}
+	return b
+}
+
+const (
+	headerLen   = 12
+	fixedRecord = 10 // TYPE, CLASS, TTL and RDLENGTH
+)
+
+// skipName returns the offset behind the name at off, or -1 if the name does not
+// end within msg. A compression pointer ends a name; its target is not read.
+func skipName(msg []byte, off int) int {
+	for off < len(msg) {
+		switch n := int(msg[off]); {
+		case n == 0:
+			return off + 1
+		case n >= 0xc0:
+			if off+2 > len(msg) {
+				return -1
+			}
+			return off + 2
+		case n >= 0x40: // no other label type is in use (RFC 6891 §5)
+			return -1
+		default:
+			off += 1 + n
+		}
+	}
+	return -1
+}
+
+// questionEnd returns the offset behind the question section, or -1.
+func questionEnd(msg []byte) int {
+	if len(msg) < headerLen {
+		return -1
+	}
+	off := headerLen
+	for range binary.BigEndian.Uint16(msg[4:]) {
+		off = skipName(msg, off)
+		if off < 0 || off+4 > len(msg) {
+			return -1
+		}
+		off += 4
+	}
+	return off
+}
+
+// appendTTLOffsets appends the offset of the TTL field of each record of msg,
+// two octets each, big endian. It reports false if msg is malformed.
+func appendTTLOffsets(dst, msg []byte) ([]byte, bool) {
+	off := questionEnd(msg)
+	if off < 0 {
+		return dst, false
+	}
+	records := 0
+	for i := 6; i < headerLen; i += 2 {
+		records += int(binary.BigEndian.Uint16(msg[i:]))
+	}
+	for range records {
+		off = skipName(msg, off)
+		if off < 0 || off+fixedRecord > len(msg) {
+			return dst, false
+		}
+		dst = binary.BigEndian.AppendUint16(dst, uint16(off+4))
+		off = recordEnd(msg, off+4)
+		if off > len(msg) {
+			return dst, false
+		}
+	}
+	return dst, true
+}
+
+// recordEnd returns the offset behind the record whose TTL field is at ttl.
+func recordEnd(msg []byte, ttl int) int {
+	return ttl + 6 + int(binary.BigEndian.Uint16(msg[ttl+4:]))
+}
+
+// records are the records of a message that an Entry contains, in wire order. The
+// sections are parts of all.
+type records struct {
+	all                           []dns.RR
+	answer, authority, additional []dns.RR
+}
+
+// sections collects the records of m that are not hop-by-hop.
+func sections(m *dns.Msg) (*records, error) {
+	if m == nil {
+		return nil, errors.New("pack answer: no message")
+	}
+	r := new(records)
+	r.all = make([]dns.RR, 0, len(m.Answer)+len(m.Ns)+len(m.Extra))
+	r.all = append(append(r.all, m.Answer...), m.Ns...)
+	for _, rr := range m.Extra {
+		if rr == nil || !hopByHop(rr) {
+			r.all = append(r.all, rr)
+		}
+	}
+	for _, rr := range r.all {
+		if rr == nil {
+			return nil, errors.New("pack answer: nil record")
+		}
+	}
+	n, ns := len(m.Answer), len(m.Answer)+len(m.Ns)
+	r.answer, r.authority, r.additional = r.all[:n], r.all[n:ns], r.all[ns:]
+	return r, nil
+}
+
+// hopByHop reports whether rr is about one message between two hosts: OPT (RFC
+// 6891 §6.1.1), TSIG (RFC 8945 §5.1), SIG(0) (RFC 2931 §3).
+func hopByHop(rr dns.RR) bool {
+	switch rr := rr.(type) {
+	case *dns.OPT, *dns.TSIG:
+		return true
+	case *dns.SIG:
+		return rr.TypeCovered == 0
+	default:
+		return false
+	}
+}
+
+// ttls returns the TTL of each record. A TTL with the top bit set becomes 0 (RFC
+// 2181 §8). All records of an RRset get its smallest TTL (RFC 2181 §5.2).
+func (r *records) ttls() []uint32 {
+	ttls := make([]uint32, len(r.all))
+	for i, rr := range r.all {
+		ttls[i] = normalTTL(rr.Header().Ttl)
+	}
+	n, ns := len(r.answer), len(r.answer)+len(r.authority)
+	equalise(r.answer, ttls[:n])
+	equalise(r.authority, ttls[n:ns])
+	equalise(r.additional, ttls[ns:])
+	return ttls
+}
+
+func normalTTL(ttl uint32) uint32 {
+	if ttl > math.MaxInt32 {
+		return 0
+	}
+	return ttl
+}
+
+// rrset identifies an RRset within a section. Signatures of different types
+// have their own TTLs (RFC 4034 §3).
+type rrset struct {
+	name    string
+	rrtype  uint16
+	class   uint16
+	covered uint16
+}
+
+func rrsetOf(rr dns.RR) rrset {
+	h := rr.Header()
+	s := rrset{name: strings.ToLower(h.Name), rrtype: h.Rrtype, class: h.Class}
+	if sig, ok := rr.(*dns.RRSIG); ok {
+		s.covered = sig.TypeCovered
+	}
+	return s
+}
+
+// equalise lowers the TTLs of each RRset to the smallest in it.
+func equalise(rrs []dns.RR, ttls []uint32) {
+	if len(rrs) < 2 {
+		return
+	}
+	smallest := make(map[rrset]uint32, len(rrs))
+	for i, rr := range rrs {
+		s := rrsetOf(rr)
+		if ttl, ok := smallest[s]; !ok || ttls[i] < ttl {
+			smallest[s] = ttls[i]
+		}
+	}
+	for i, rr := range rrs {
+		ttls[i] = smallest[rrsetOf(rr)]
+	}
 }

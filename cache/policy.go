@@ -2,6 +2,7 @@ package cache
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -167,4 +168,130 @@ func within(key []byte, zones []string) bool {
 		}
 		name = name[1+int(name[0]):]
 	}
+}
+
+// verdict says how an answer may be cached.
+type verdict uint8
+
+const (
+	// uncacheable answers serve only their own query and leave the cache
+	// unchanged.
+	uncacheable verdict = iota
+	positive
+	denial
+)
+
+// classify derives the verdict from header, question and sections, not TTLs. It
+// distinguishes data, NODATA and neither (RFC 2308 §2.2). A CNAME chain that ends
+// without the requested type is NODATA if there is an SOA, else incomplete. NS
+// without data and without SOA is a referral.
+func classify(m *dns.Msg, r *records) verdict {
+	if !m.Response || m.Truncated || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {
+		return uncacheable
+	}
+	q := m.Question[0]
+	// No zone can hold types 0 and OPT, and the meta and question types (RFC 6895 §3.1).
+	meta := q.Qtype == dns.TypeNone || q.Qtype == dns.TypeOPT || q.Qtype >= 128 && q.Qtype <= 255
+	if meta || q.Qclass == dns.ClassANY || q.Qclass == dns.ClassNONE {
+		return uncacheable
+	}
+	switch m.Rcode {
+	case dns.RcodeNameError:
+		return denial
+	case dns.RcodeSuccess:
+	default:
+		return uncacheable
+	}
+	switch {
+	case hasType(r.answer, q.Qtype):
+		return positive
+	case soaOf(r) != nil:
+		return denial
+	case len(r.answer) > 0 || hasType(r.authority, dns.TypeNS):
+		return uncacheable
+	}
+	return denial
+}
+
+func hasType(rrs []dns.RR, t uint16) bool {
+	for _, rr := range rrs {
+		if rr.Header().Rrtype == t {
+			return true
+		}
+	}
+	return false
+}
+
+// soaOf returns the SOA of a denial, or nil.
+func soaOf(r *records) *dns.SOA {
+	for _, rr := range r.authority {
+		if soa, ok := rr.(*dns.SOA); ok {
+			return soa
+		}
+	}
+	return nil
+}
+
+// noSOATTL is the maximum TTL, in seconds, of a denial without SOA. RFC 2308 §5
+// says not to cache it, but the search paths of pods cause many such denials.
+const noSOATTL = 5
+
+// bounds are the TTL bounds of a Class in seconds.
+type bounds struct {
+	min, max uint32
+	raise0   bool // TTL 0 is raised to min as well
+}
+
+// clamp applies the bounds. TTL 0 means "do not cache" and stays unless raise0 is
+// set. The maximum wins over the minimum.
+func (b bounds) clamp(ttl uint32) uint32 {
+	if ttl > 0 || b.raise0 {
+		ttl = max(ttl, b.min)
+	}
+	return min(ttl, b.max)
+}
+
+// positiveTTL clamps ttls, the result of records.ttls, and returns for how many
+// seconds a positive answer is fresh. 0 means that the answer must not be cached;
+// ttls are unchanged then.
+//
+// Only the answer section counts. Authority and additional records are separate
+// RRsets of lower rank (RFC 2181 §5.4.1). If one expires before the answer, it is
+// sent with TTL 0.
+func positiveTTL(r *records, ttls []uint32, b bounds) uint32 {
+	life := b.clamp(slices.Min(ttls[:len(r.answer)]))
+	if life == 0 {
+		return 0
+	}
+	for i, ttl := range ttls {
+		ttls[i] = b.clamp(ttl)
+	}
+	return life
+}
+
+// denialTTL is positiveTTL for a denial. It returns the smallest of the SOA's
+// TTL, the SOA's MINIMUM (RFC 2308 §5) and the TTLs of the CNAMEs before it, and
+// at most noSOATTL without an SOA. No record outlives the denial, so the SOA
+// shows the time left.
+func denialTTL(r *records, ttls []uint32, b bounds) uint32 {
+	life := uint32(math.MaxInt32)
+	if len(r.answer) > 0 {
+		life = slices.Min(ttls[:len(r.answer)])
+	}
+	if soa := soaOf(r); soa != nil {
+		life = b.clamp(min(life, soaTTL(soa)))
+	} else {
+		life = min(life, noSOATTL, b.max)
+	}
+	if life == 0 {
+		return 0
+	}
+	for i, ttl := range ttls {
+		ttls[i] = min(b.clamp(ttl), life)
+	}
+	return life
+}
+
+func soaTTL(soa *dns.SOA) uint32 {
+	return min(normalTTL(soa.Hdr.Ttl), normalTTL(soa.Minttl))
 }
