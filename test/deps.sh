@@ -23,6 +23,7 @@ need nft nftables
 need nsenter util-linux
 need setpriv util-linux
 need podman podman
+need qemu-aarch64-static qemu-user-static
 need runc runc
 need unbound unbound
 

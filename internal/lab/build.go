@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -77,8 +78,13 @@ func Nodens(flags ...string) *Program {
 
 // ReleaseNodens is the daemon built as releases are, without cgo. Only this build
 // drops privileges.
-func ReleaseNodens() *Program {
-	return newProgram("nodens", func(path string) error { return goBuild(path, []string{"CGO_ENABLED=0"}) })
+func ReleaseNodens() *Program { return ReleaseNodensFor(runtime.GOARCH) }
+
+// ReleaseNodensFor is ReleaseNodens for a GOARCH.
+func ReleaseNodensFor(arch string) *Program {
+	return newProgram("nodens", func(path string) error {
+		return goBuild(path, []string{"CGO_ENABLED=0", "GOARCH=" + arch})
+	})
 }
 
 // RaceNodens is the daemon with the race detector. Without a C compiler, or if
