@@ -65,7 +65,7 @@ func (c *Cache) GetInto(key []byte, now time.Time, e *Entry) Hit {
 
 // get returns the first block of the entry that GetInto finds, and the Hit
 // without its Entry.
-func (c *Cache) get(set *binSet, hash uint64, key []byte, t time.Duration) (uint32, Hit) {
+func (c *Cache) get(set *binSet, hash uint32, key []byte, t time.Duration) (uint32, Hit) {
 	slab := &set.shard.slab
 	id := set.find(Success, hash, key)
 	if id != 0 && c.policy.keeps(slab.slot(id).kind(), key) {
@@ -94,7 +94,7 @@ func (c *Cache) get(set *binSet, hash uint64, key []byte, t time.Duration) (uint
 
 // liveFailure returns the first block of the key's failure if it is unexpired at
 // t, else 0. An expired failure stays cached because it holds the back-off.
-func (c *Cache) liveFailure(set *binSet, hash uint64, key []byte, t time.Duration) uint32 {
+func (c *Cache) liveFailure(set *binSet, hash uint32, key []byte, t time.Duration) uint32 {
 	if c.policy.servFail == 0 {
 		return 0
 	}
@@ -114,23 +114,20 @@ func (c *Cache) liveFailure(set *binSet, hash uint64, key []byte, t time.Duratio
 // stored answer replaces the key's data, denial or failure. An answer with TTL 0
 // removes them. Any other answer leaves the cache unchanged.
 func (c *Cache) Put(key []byte, m *dns.Msg) (*Entry, error) {
-	r, err := sections(m)
+	a, err := newAnswer(m)
 	if err != nil {
 		return nil, err
 	}
-	v, ttls := classify(m, r), r.ttls()
-	if !c.policy.covers(key) {
-		v = uncacheable
+	kind, cacheable := a.classify()
+	if c.policy.zones != nil && !within(key, c.policy.zones) {
+		cacheable = false
 	}
-	kind, life := Success, uint32(0)
-	switch v {
-	case positive:
-		life = positiveTTL(r, ttls, c.policy.classes[Success].bounds)
-	case denial:
-		kind, life = Denial, denialTTL(r, ttls, c.policy.classes[Denial].bounds)
+	life := uint32(0)
+	if cacheable {
+		life = a.limitTTLs(kind, c.policy.classes[kind].bounds)
 	}
-	e, err := pack(m, r, ttls)
-	if err != nil || v == uncacheable || !e.setKey(key) {
+	e, err := a.pack()
+	if err != nil || !cacheable || !e.setKey(key) {
 		return e, err
 	}
 	e.kind, e.ttl = kind, life
@@ -165,11 +162,12 @@ func (c *Cache) replace(key []byte, e *Entry) bool {
 	return keeps && set.add(hash, e, born, c.policy.classes[e.kind].cap, l)
 }
 
-// locate returns the hash of key and the bins for it. The upper half of the hash
-// selects the shard.
-func (c *Cache) locate(key []byte) (hash uint64, set *binSet) {
-	hash = maphash.Bytes(c.store.seed, key)
-	return hash, c.space.sets[hash>>32*uint64(len(c.space.sets))>>32]
+// locate returns the hash of key, which differs between ids, and the bins for it. The
+// upper half of the hash selects the shard.
+func (c *Cache) locate(key []byte) (hash uint32, set *binSet) {
+	h := maphash.Bytes(c.store.seed, key)
+	set = c.space.sets[h>>32*uint64(len(c.space.sets))>>32]
+	return uint32(h) + uint32(set.number)*0x9e3779b1, set
 }
 
 func (c *Cache) fresh(sl *slot, t time.Duration) Hit {

@@ -16,7 +16,7 @@ import (
 // Entry is a packed answer, a copy of the cached one. Its methods are safe for
 // concurrent use until the Entry is passed to Cache.GetInto again.
 type Entry struct {
-	buf    []byte // the message, then the offset of each TTL, see appendTTLOffsets
+	buf    []byte // the message, then the offset of each TTL, see appendOffsets
 	ttl    uint32 // seconds that it is fresh
 	msgLen uint16
 	rcode  uint16
@@ -62,11 +62,11 @@ var errSize = errors.New("message exceeds 65535 bytes")
 // and normalises TTLs by RFC 2181 §5.2 and §8. It fails if m has no wire format. It
 // does not modify m.
 func NewEntry(m *dns.Msg) (*Entry, error) {
-	r, err := sections(m)
+	a, err := newAnswer(m)
 	if err != nil {
 		return nil, err
 	}
-	return pack(m, r, r.ttls())
+	return a.pack()
 }
 
 // Msg returns the packed message: a header with ID 0 and the flags of upstream,
@@ -114,8 +114,9 @@ func (e *Entry) ttlOffset(i int) int {
 	return int(binary.BigEndian.Uint16(e.buf[int(e.msgLen)+2*i:]))
 }
 
-// pack builds an entry from m. Its records are r, their TTLs are ttls.
-func pack(m *dns.Msg, r *records, ttls []uint32) (*Entry, error) {
+// pack builds an entry from a.
+func (a *answer) pack() (*Entry, error) {
+	m := a.msg
 	if m.Rcode < 0 || m.Rcode > 0xfff {
 		return nil, fmt.Errorf("pack answer: rcode %d out of range", m.Rcode)
 	}
@@ -123,7 +124,7 @@ func pack(m *dns.Msg, r *records, ttls []uint32) (*Entry, error) {
 	c.Id = 0
 	c.Rcode &= 0xf // the upper bits live in OPT
 	c.Compress = true
-	c.Extra = r.additional
+	c.Extra = a.records[len(m.Answer)+len(m.Ns):]
 	c.Question = slices.Clone(m.Question)
 	for i := range c.Question {
 		// Compression compares bytes, and answers carry lower case.
@@ -141,16 +142,11 @@ func pack(m *dns.Msg, r *records, ttls []uint32) (*Entry, error) {
 	if err := new(dns.Msg).Unpack(wire); err != nil {
 		return nil, fmt.Errorf("pack answer: malformed records: %w", err)
 	}
-	buf := slices.Grow([]byte(nil), len(wire)+2*len(r.all))
-	buf, ok := appendTTLOffsets(append(buf, wire...), wire)
+	buf, ok := appendOffsets(append(make([]byte, 0, len(wire)+2*len(a.records)), wire...), a.ttls)
 	if !ok {
 		return nil, errors.New("pack answer: malformed records")
 	}
-	e := &Entry{buf: buf, msgLen: uint16(len(wire)), rcode: uint16(m.Rcode)}
-	for i, ttl := range ttls {
-		binary.BigEndian.PutUint32(e.buf[e.ttlOffset(i):], ttl)
-	}
-	return e, nil
+	return &Entry{buf: buf, msgLen: uint16(len(wire)), rcode: uint16(m.Rcode)}, nil
 }
 
 const (
@@ -195,27 +191,16 @@ func validKey(key []byte) bool {
 	return skipName(key[:len(key)-keyTail], 0) == len(key)-keyTail
 }
 
-// setKey makes key the question of e, which must not be shared yet. The question
-// section of an entry serves as its key, except for the flag byte. setKey
-// reports false if e answers another question.
+// setKey makes key the key of e, which must not be shared yet. The question section
+// of an entry serves as its key, except for the flag byte. setKey reports false if e
+// answers another question.
 func (e *Entry) setKey(key []byte) bool {
 	q := len(key) - 1
-	if !validKey(key) || questionEnd(e.Msg()) != headerLen+q {
+	if q < keyTail || binary.BigEndian.Uint16(e.buf[4:]) != 1 || skipName(e.Msg(), headerLen)+4 != headerLen+q {
 		return false
 	}
-	name := e.buf[headerLen : headerLen+len(key)-keyTail]
-	for i, b := range name {
-		// Length bytes are below 'A', so lower does not change them.
-		if lower(b) != key[i] {
-			return false
-		}
-	}
-	if !bytes.Equal(e.buf[headerLen+len(name):headerLen+q], key[len(name):q]) {
-		return false
-	}
-	copy(name, key)
 	e.flags = key[q]
-	return true
+	return bytes.Equal(e.buf[headerLen:headerLen+q], key[:q])
 }
 
 func lower(b byte) byte {
@@ -267,29 +252,33 @@ func questionEnd(msg []byte) int {
 	return off
 }
 
-// appendTTLOffsets appends the offset of the TTL field of each record of msg,
-// two octets each, big endian. It reports false if msg is malformed.
-func appendTTLOffsets(dst, msg []byte) ([]byte, bool) {
+// appendOffsets appends the offset of the TTL field of each record to msg, two octets
+// each, big endian. It sets the records' TTLs to ttls, unless ttls is nil. It reports
+// false if msg is malformed.
+func appendOffsets(msg []byte, ttls []uint32) ([]byte, bool) {
+	size := len(msg)
 	off := questionEnd(msg)
 	if off < 0 {
-		return dst, false
+		return msg, false
 	}
 	records := 0
 	for i := 6; i < headerLen; i += 2 {
 		records += int(binary.BigEndian.Uint16(msg[i:]))
 	}
-	for range records {
-		off = skipName(msg, off)
-		if off < 0 || off+fixedRecord > len(msg) {
-			return dst, false
+	for i := range records {
+		off = skipName(msg[:size], off)
+		if off < 0 || off+fixedRecord > size {
+			return msg, false
 		}
-		dst = binary.BigEndian.AppendUint16(dst, uint16(off+4))
-		off = recordEnd(msg, off+4)
-		if off > len(msg) {
-			return dst, false
+		if i < len(ttls) {
+			binary.BigEndian.PutUint32(msg[off+4:], ttls[i])
+		}
+		msg = binary.BigEndian.AppendUint16(msg, uint16(off+4))
+		if off += fixedRecord + int(binary.BigEndian.Uint16(msg[off+8:])); off > size {
+			return msg, false
 		}
 	}
-	return dst, true
+	return msg, true
 }
 
 // recordEnd returns the offset behind the record whose TTL field is at ttl.
@@ -297,34 +286,46 @@ func recordEnd(msg []byte, ttl int) int {
 	return ttl + 6 + int(binary.BigEndian.Uint16(msg[ttl+4:]))
 }
 
-// records are the records of a message that an Entry contains, in wire order. The
-// sections are parts of all.
-type records struct {
-	all                           []dns.RR
-	answer, authority, additional []dns.RR
+// answer is a message as the cache reads it.
+type answer struct {
+	msg      *dns.Msg
+	records  []dns.RR // of all sections, in wire order, without those that are hop-by-hop
+	ttls     []uint32 // of records
+	soa      *dns.SOA // of the authority section; nil: there is none
+	referral bool     // the authority section has NS records
 }
 
-// sections collects the records of m that are not hop-by-hop.
-func sections(m *dns.Msg) (*records, error) {
+// newAnswer reads m. A TTL with the top bit set counts as 0 (RFC 2181 §8). All
+// records of an RRset get its smallest TTL (RFC 2181 §5.2).
+func newAnswer(m *dns.Msg) (*answer, error) {
 	if m == nil {
 		return nil, errors.New("pack answer: no message")
 	}
-	r := new(records)
-	r.all = make([]dns.RR, 0, len(m.Answer)+len(m.Ns)+len(m.Extra))
-	r.all = append(append(r.all, m.Answer...), m.Ns...)
-	for _, rr := range m.Extra {
-		if rr == nil || !hopByHop(rr) {
-			r.all = append(r.all, rr)
+	n := len(m.Answer) + len(m.Ns) + len(m.Extra)
+	a := &answer{msg: m, records: make([]dns.RR, 0, n), ttls: make([]uint32, 0, n)}
+	for i, section := range [...][]dns.RR{m.Answer, m.Ns, m.Extra} {
+		first := len(a.records)
+		for _, rr := range section {
+			if rr == nil {
+				return nil, errors.New("pack answer: nil record")
+			}
+			if i == 2 && hopByHop(rr) {
+				continue
+			}
+			a.records = append(a.records, rr)
+			a.ttls = append(a.ttls, normalTTL(rr.Header().Ttl))
+		}
+		if len(section) > 1 {
+			equalise(a.records[first:], a.ttls[first:])
 		}
 	}
-	for _, rr := range r.all {
-		if rr == nil {
-			return nil, errors.New("pack answer: nil record")
+	for _, rr := range m.Ns {
+		if soa, ok := rr.(*dns.SOA); ok && a.soa == nil {
+			a.soa = soa
 		}
+		a.referral = a.referral || rr.Header().Rrtype == dns.TypeNS
 	}
-	n, ns := len(m.Answer), len(m.Answer)+len(m.Ns)
-	r.answer, r.authority, r.additional = r.all[:n], r.all[n:ns], r.all[ns:]
-	return r, nil
+	return a, nil
 }
 
 // hopByHop reports whether rr is about one message between two hosts: OPT (RFC
@@ -338,20 +339,6 @@ func hopByHop(rr dns.RR) bool {
 	default:
 		return false
 	}
-}
-
-// ttls returns the TTL of each record. A TTL with the top bit set becomes 0 (RFC
-// 2181 §8). All records of an RRset get its smallest TTL (RFC 2181 §5.2).
-func (r *records) ttls() []uint32 {
-	ttls := make([]uint32, len(r.all))
-	for i, rr := range r.all {
-		ttls[i] = normalTTL(rr.Header().Ttl)
-	}
-	n, ns := len(r.answer), len(r.answer)+len(r.authority)
-	equalise(r.answer, ttls[:n])
-	equalise(r.authority, ttls[n:ns])
-	equalise(r.additional, ttls[ns:])
-	return ttls
 }
 
 func normalTTL(ttl uint32) uint32 {
@@ -381,9 +368,6 @@ func rrsetOf(rr dns.RR) rrset {
 
 // equalise lowers the TTLs of each RRset to the smallest in it.
 func equalise(rrs []dns.RR, ttls []uint32) {
-	if len(rrs) < 2 {
-		return
-	}
 	smallest := make(map[rrset]uint32, len(rrs))
 	for i, rr := range rrs {
 		s := rrsetOf(rr)

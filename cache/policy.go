@@ -129,14 +129,11 @@ func seconds(d time.Duration) uint32 {
 // keeps reports whether answers of a kind to key's name are cached.
 func (p *policy) keeps(k Kind, key []byte) bool {
 	c := &p.classes[k]
-	if c.disabled || !p.covers(key) {
+	if c.disabled || p.zones != nil && !within(key, p.zones) {
 		return false
 	}
 	return len(c.except) == 0 || !within(key, c.except)
 }
-
-// covers reports whether key's name is in the policy's zones.
-func (p *policy) covers(key []byte) bool { return p.zones == nil || within(key, p.zones) }
 
 // zoneSuffixes packs names in lower case. It skips names without a wire format.
 func zoneSuffixes(names []string) []string {
@@ -170,66 +167,35 @@ func within(key []byte, zones []string) bool {
 	}
 }
 
-// verdict says how an answer may be cached.
-type verdict uint8
-
-const (
-	// uncacheable answers serve only their own query and leave the cache
-	// unchanged.
-	uncacheable verdict = iota
-	positive
-	denial
-)
-
-// classify derives the verdict from header, question and sections, not TTLs. It
-// distinguishes data, NODATA and neither (RFC 2308 §2.2). A CNAME chain that ends
+// classify returns the kind of a, or cacheable false if a serves only its own query
+// and leaves the cache unchanged. It reads header, question and sections, not TTLs.
+// It distinguishes data, NODATA and neither (RFC 2308 §2.2). A CNAME chain that ends
 // without the requested type is NODATA if there is an SOA, else incomplete. NS
 // without data and without SOA is a referral.
-func classify(m *dns.Msg, r *records) verdict {
+func (a *answer) classify() (kind Kind, cacheable bool) {
+	m := a.msg
 	if !m.Response || m.Truncated || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 {
-		return uncacheable
+		return 0, false
 	}
 	q := m.Question[0]
 	// No zone can hold types 0 and OPT, and the meta and question types (RFC 6895 §3.1).
 	meta := q.Qtype == dns.TypeNone || q.Qtype == dns.TypeOPT || q.Qtype >= 128 && q.Qtype <= 255
 	if meta || q.Qclass == dns.ClassANY || q.Qclass == dns.ClassNONE {
-		return uncacheable
+		return 0, false
 	}
 	switch m.Rcode {
 	case dns.RcodeNameError:
-		return denial
+		return Denial, true
 	case dns.RcodeSuccess:
 	default:
-		return uncacheable
+		return 0, false
 	}
-	switch {
-	case hasType(r.answer, q.Qtype):
-		return positive
-	case soaOf(r) != nil:
-		return denial
-	case len(r.answer) > 0 || hasType(r.authority, dns.TypeNS):
-		return uncacheable
-	}
-	return denial
-}
-
-func hasType(rrs []dns.RR, t uint16) bool {
-	for _, rr := range rrs {
-		if rr.Header().Rrtype == t {
-			return true
+	for _, rr := range m.Answer {
+		if rr.Header().Rrtype == q.Qtype {
+			return Success, true
 		}
 	}
-	return false
-}
-
-// soaOf returns the SOA of a denial, or nil.
-func soaOf(r *records) *dns.SOA {
-	for _, rr := range r.authority {
-		if soa, ok := rr.(*dns.SOA); ok {
-			return soa
-		}
-	}
-	return nil
+	return Denial, a.soa != nil || len(m.Answer) == 0 && !a.referral
 }
 
 // noSOATTL is the maximum TTL, in seconds, of a denial without SOA. RFC 2308 §5
@@ -251,47 +217,37 @@ func (b bounds) clamp(ttl uint32) uint32 {
 	return min(ttl, b.max)
 }
 
-// positiveTTL clamps ttls, the result of records.ttls, and returns for how many
-// seconds a positive answer is fresh. 0 means that the answer must not be cached;
-// ttls are unchanged then.
+// limitTTLs clamps the TTLs of an answer of kind k, Success or Denial, and returns for
+// how many seconds it is fresh. 0 means that it must not be cached; its TTLs are
+// unchanged then.
 //
-// Only the answer section counts. Authority and additional records are separate
-// RRsets of lower rank (RFC 2181 §5.4.1). If one expires before the answer, it is
-// sent with TTL 0.
-func positiveTTL(r *records, ttls []uint32, b bounds) uint32 {
-	life := b.clamp(slices.Min(ttls[:len(r.answer)]))
-	if life == 0 {
-		return 0
+// Of data, only the answer section counts. Authority and additional records are
+// separate RRsets of lower rank (RFC 2181 §5.4.1). If one expires before the answer,
+// it is sent with TTL 0.
+//
+// A denial is fresh for the smallest of the SOA's TTL, the SOA's MINIMUM (RFC 2308
+// §5) and the TTLs of the CNAMEs before it, and at most noSOATTL without an SOA. No
+// record outlives the denial, so the SOA shows the time left.
+func (a *answer) limitTTLs(k Kind, b bounds) uint32 {
+	life, limit := uint32(math.MaxInt32), uint32(math.MaxInt32)
+	if n := len(a.msg.Answer); n > 0 {
+		life = slices.Min(a.ttls[:n])
 	}
-	for i, ttl := range ttls {
-		ttls[i] = b.clamp(ttl)
-	}
-	return life
-}
-
-// denialTTL is positiveTTL for a denial. It returns the smallest of the SOA's
-// TTL, the SOA's MINIMUM (RFC 2308 §5) and the TTLs of the CNAMEs before it, and
-// at most noSOATTL without an SOA. No record outlives the denial, so the SOA
-// shows the time left.
-func denialTTL(r *records, ttls []uint32, b bounds) uint32 {
-	life := uint32(math.MaxInt32)
-	if len(r.answer) > 0 {
-		life = slices.Min(ttls[:len(r.answer)])
-	}
-	if soa := soaOf(r); soa != nil {
-		life = b.clamp(min(life, soaTTL(soa)))
-	} else {
+	switch {
+	case k == Success:
+		life = b.clamp(life)
+	case a.soa != nil:
+		life = b.clamp(min(life, normalTTL(a.soa.Hdr.Ttl), normalTTL(a.soa.Minttl)))
+		limit = life
+	default:
 		life = min(life, noSOATTL, b.max)
+		limit = life
 	}
 	if life == 0 {
 		return 0
 	}
-	for i, ttl := range ttls {
-		ttls[i] = min(b.clamp(ttl), life)
+	for i, ttl := range a.ttls {
+		a.ttls[i] = min(b.clamp(ttl), limit)
 	}
 	return life
-}
-
-func soaTTL(soa *dns.SOA) uint32 {
-	return min(normalTTL(soa.Hdr.Ttl), normalTTL(soa.Minttl))
 }

@@ -149,7 +149,7 @@ func (c *Cache) parse(b []byte, since time.Duration) (*restored, int, bool) {
 		return nil, 0, false
 	}
 	var ok bool
-	e.buf, ok = appendTTLOffsets(append([]byte(nil), msg...), msg)
+	e.buf, ok = appendOffsets(append([]byte(nil), msg...), nil)
 	return e, size, ok
 }
 

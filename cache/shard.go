@@ -68,24 +68,17 @@ func (sl *slot) age(t time.Duration) uint32 {
 	return uint32(min(max(t-time.Duration(sl.born), 0)/time.Second, time.Duration(StaleAge-1)))
 }
 
-// hashOf returns the hash for the index. It differs between ids, and between the
-// failure and the data of one key.
-func (s *binSet) hashOf(k Kind, hash uint64) uint32 {
-	h := uint32(hash) + uint32(s.number)*0x9e3779b1
-	if k == Failure {
-		h ^= 0x85ebca6b
-	}
-	return h
-}
+// kindHash makes the failure and the data of one key differ in the index.
+var kindHash = [kinds]uint32{Failure: 0x85ebca6b}
 
 // find returns the first block of key's failure if k is Failure, else of its data
 // or denial. A key has at most one of each. 0 means none.
-func (s *binSet) find(k Kind, hash uint64, key []byte) uint32 {
+func (s *binSet) find(k Kind, hash uint32, key []byte) uint32 {
 	x, q := &s.shard.index, len(key)-1
 	if len(x.slots) == 0 || q < 0 {
 		return 0
 	}
-	h, mask := s.hashOf(k, hash), uint32(len(x.slots)-1)
+	h, mask := hash^kindHash[k], uint32(len(x.slots)-1)
 	for i := h & mask; x.slots[i] != 0; i = (i + 1) & mask {
 		if uint32(x.slots[i]>>32) != h {
 			continue
@@ -120,28 +113,32 @@ func (sl *slot) inherited() inherited {
 // add stores e, which was put at born. It evicts entries to stay within limit,
 // the cap of the bin, and within the shard's share. The key must have no entry.
 // add reports false if e cannot be stored.
-func (s *binSet) add(hash uint64, e *Entry, born time.Duration, limit int, l inherited) bool {
+func (s *binSet) add(hash uint32, e *Entry, born time.Duration, limit int, l inherited) bool {
 	sh, b, need := s.shard, &s.bins[e.kind], blocksFor(len(e.buf))
 	if s.retired || int64(need)*blockBytes+minSlots*slotBytes > sh.share {
 		return false
 	}
-	h := s.hashOf(e.kind, hash)
-	main := l.main || sh.index.takeGhost(h)
 	for b.len() >= limit {
 		if sh.evictOrKeep(b, b.small.n*smallShare > limit || b.main.n == 0) {
 			b.evicted.Cap++
 		}
 	}
-	if !sh.makeRoom(need) {
-		return false
+	for !sh.hasRoom(need) {
+		if sh.index.n == 0 {
+			return false
+		}
+		if b, small := sh.nextVictim(); sh.evictOrKeep(b, small) {
+			b.evicted.Budget++
+		}
 	}
-	id := sh.slab.allocChain(need)
+	id := sh.slab.alloc(need)
 	sl := sh.slab.slot(id)
-	*sl = slot{more: sl.more, hash: h, set: s.number, hits: l.hits, state: byte(e.kind)<<kindShift | l.freq}
+	hash ^= kindHash[e.kind]
+	*sl = slot{more: sl.more, hash: hash, set: s.number, hits: l.hits, state: byte(e.kind)<<kindShift | l.freq}
 	sh.slab.write(id, e, born)
-	sh.enqueue(b, id, main, need)
+	returned := sh.index.add(hash, id)
+	sh.enqueue(b, id, l.main || returned, need)
 	b.blocks += need
-	sh.index.add(h, id)
 	return true
 }
 
@@ -157,9 +154,10 @@ func (sh *shard) overwrite(id uint32, e *Entry, born time.Duration) bool {
 	return true
 }
 
-// enqueue adds entry id, which has n blocks and is in no queue, to a queue of b.
+// enqueue adds entry id, which has n blocks and is in no queue, to the newest end of
+// a queue of b.
 func (sh *shard) enqueue(b *bin, id uint32, main bool, n uint32) {
-	sl := sh.slab.slot(id)
+	q, sl := b.queue(main), sh.slab.slot(id)
 	sl.state &^= stateMain
 	if main {
 		sl.state |= stateMain
@@ -167,36 +165,29 @@ func (sh *shard) enqueue(b *bin, id uint32, main bool, n uint32) {
 		sh.small += n
 	}
 	sh.seq++
-	sl.seq = sh.seq
-	b.queue(main).push(&sh.slab, id)
-}
-
-// makeRoom evicts entries until n blocks and an index slot fit into the share. It
-// reports false if they cannot.
-func (sh *shard) makeRoom(n uint32) bool {
-	for !sh.hasRoom(n) {
-		if sh.index.n == 0 {
-			return false
-		}
-		if b, small := sh.nextVictim(); sh.evictOrKeep(b, small) {
-			b.evicted.Budget++
-		}
+	sl.seq, sl.prev, sl.next = sh.seq, q.newest, 0
+	if q.newest != 0 {
+		sh.slab.slot(q.newest).next = id
+	} else {
+		q.oldest = id
 	}
-	return true
+	q.newest = id
+	q.n++
 }
 
 // hasRoom reports whether n blocks and an index slot fit into the share. It grows
 // the index if necessary.
 func (sh *shard) hasRoom(n uint32) bool {
-	index := sh.index.bytes()
-	if sh.index.full() {
-		index = sh.index.grownBytes()
+	x, used := &sh.index, max(sh.slab.top-1, sh.slab.used+n)
+	slots := len(x.slots)
+	if (x.n+1)*5 > slots*4 {
+		slots = max(2*slots, minSlots)
 	}
-	if int64(sh.slab.unused(n))*blockBytes+sh.slab.bytes()+index > sh.share {
+	if int64(used)*blockBytes+int64(slots)*slotBytes > sh.share {
 		return false
 	}
-	if sh.index.full() {
-		sh.index.grow()
+	if slots > len(x.slots) {
+		x.grow(slots)
 	}
 	return true
 }
@@ -337,17 +328,12 @@ const (
 
 func (x *index) bytes() int64 { return int64(len(x.slots)) * slotBytes }
 
-// full reports whether another entry needs a larger table.
-func (x *index) full() bool { return (x.n+1)*5 > len(x.slots)*4 }
-
-// grownBytes is the size of the next larger table.
-func (x *index) grownBytes() int64 { return int64(max(2*len(x.slots), minSlots)) * slotBytes }
-
-func (x *index) grow() {
+// grow replaces the table with one of twice the size, or the first one.
+func (x *index) grow(slots int) {
 	old := x.slots
 	ghosts := x.ghosts
-	x.slots = make([]uint64, max(2*len(old), minSlots))
-	x.ghosts = make([]uint16, len(x.slots))
+	x.slots = make([]uint64, slots)
+	x.ghosts = make([]uint16, slots)
 	for i, g := range ghosts { // one bit of the position is unknown: fill both
 		x.ghosts[i], x.ghosts[i+len(ghosts)] = g, g
 	}
@@ -393,9 +379,16 @@ func (x *index) place(s uint64) {
 	x.slots[i] = s
 }
 
-func (x *index) add(hash, id uint32) {
+// add adds an entry, for which there must be a slot. It reports whether hash has a
+// ghost, and removes the ghost.
+func (x *index) add(hash, id uint32) (returned bool) {
 	x.place(uint64(hash)<<32 | uint64(id))
 	x.n++
+	g := &x.ghosts[hash&uint32(len(x.ghosts)-1)]
+	if returned = *g == ghost(hash); returned {
+		*g = 0
+	}
+	return returned
 }
 
 // position returns the slot of an entry, which must exist.
@@ -428,38 +421,12 @@ func (x *index) addGhost(hash uint32) {
 	x.ghosts[hash&uint32(len(x.ghosts)-1)] = ghost(hash)
 }
 
-// takeGhost reports whether hash has a ghost, and removes it.
-func (x *index) takeGhost(hash uint32) bool {
-	if len(x.ghosts) == 0 {
-		return false
-	}
-	g := &x.ghosts[hash&uint32(len(x.ghosts)-1)]
-	if *g != ghost(hash) {
-		return false
-	}
-	*g = 0
-	return true
-}
-
 func ghost(hash uint32) uint16 { return uint16(hash>>16) | 1 }
 
 // queue is a linked list of entries in the order of arrival.
 type queue struct {
 	oldest, newest uint32
 	n              int
-}
-
-// push appends id at the newest end.
-func (q *queue) push(s *slab, id uint32) {
-	sl := s.slot(id)
-	sl.prev, sl.next = q.newest, 0
-	if q.newest != 0 {
-		s.slot(q.newest).next = id
-	} else {
-		q.oldest = id
-	}
-	q.newest = id
-	q.n++
 }
 
 func (q *queue) remove(s *slab, id uint32) {

@@ -106,18 +106,29 @@ func blocksFor(n int) uint32 {
 	return 1 + uint32(max(n-headerLen, 1)+data-1)/data
 }
 
-// alloc returns a block with undefined content. The caller must know that one is
-// available.
-func (s *slab) alloc() uint32 {
-	s.used++
-	if id := s.free; id != 0 {
-		s.free = s.block(id).more
-		return id
+// alloc returns the first of n linked blocks, n at least 2. Their content is
+// undefined. The caller must know that they are available.
+func (s *slab) alloc(n uint32) (first uint32) {
+	link := &first
+	for i := range n {
+		id := s.free
+		if id != 0 {
+			s.free = s.block(id).more
+		} else {
+			id = s.top
+			if s.top++; s.top == hugeFrom {
+				s.useHugePages()
+			}
+		}
+		if *link = id; i == 0 {
+			link = &s.slot(id).more
+		} else {
+			link = &s.block(id).more
+		}
 	}
-	if s.top++; s.top == hugeFrom {
-		s.useHugePages()
-	}
-	return s.top - 1
+	*link = 0
+	s.used += n
+	return first
 }
 
 // useHugePages requests huge pages, except for the last eighth of mem: the index
@@ -133,12 +144,6 @@ func (s *slab) freeBlock(id uint32) {
 	s.block(id).more = s.free
 	s.free = id
 	s.used--
-}
-
-// unused returns how many of the next n blocks have never been used before.
-func (s *slab) unused(n uint32) uint32 {
-	free := s.top - 1 - s.used
-	return n - min(n, free)
 }
 
 // bytes returns how much of the mapping has been used.
@@ -201,24 +206,6 @@ func (s *slab) question(sl *slot, q []byte) bool {
 		}
 		next = b.more
 	}
-}
-
-// allocChain allocates n linked blocks and returns the first.
-func (s *slab) allocChain(n uint32) uint32 {
-	first := s.alloc()
-	s.slot(first).more = 0
-	if n == 1 {
-		return first
-	}
-	last := s.alloc()
-	s.slot(first).more = last
-	for range n - 2 {
-		id := s.alloc()
-		s.block(last).more = id
-		last = id
-	}
-	s.block(last).more = 0
-	return first
 }
 
 // freeChain frees all blocks of an entry.

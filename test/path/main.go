@@ -151,7 +151,7 @@ func serve() (netip.AddrPort, func(), error) {
 	}
 	s := server.New(server.Config{Logger: slog.Default(), Metrics: metrics, Now: time.Now, Workers: 1})
 	stop := func() { _ = s.Shutdown(ctx); cancel() }
-	c := cache.New(cache.Options{}).Cache("", cache.Policy{ServFail: 5 * time.Second})
+	c := cache.New(cache.Options{Shards: 1}).Cache("", cache.Policy{ServFail: 5 * time.Second})
 	zone := &server.Zone{
 		Name: ".", Cache: c, Sources: []server.NamedSource{{Name: "forward", Source: pool}},
 		Errors: server.NewErrorLog(slog.Default(), nil),
