@@ -18,13 +18,13 @@ import (
 )
 
 var (
-	errNoSource = errors.New("no directive of the zone answers this name")
-	errLoop     = errors.New("forwarding loop: the probe of this zone came back")
-	errTimeout  = errors.New("no answer in the time that a client can wait")
-	errFailing  = errors.New("upstream has just failed to answer this")
-	errPanic    = errors.New("panic, see the log")
-	errShutdown = errors.New("nodens is shutting down")
-	errCut      = errors.New("upstream's answer is truncated, and TCP to it fails")
+	errNoSource  = errors.New("no directive of the zone answers this name")
+	errLoop      = errors.New("forwarding loop: the probe of this zone came back")
+	errTimeout   = errors.New("no answer in the time that a client can wait")
+	errFailing   = errors.New("upstream has just failed to answer this")
+	errPanic     = errors.New("panic, see the log")
+	errShutdown  = errors.New("nodens is shutting down")
+	errTruncated = errors.New("upstream's answer is truncated, and TCP to it fails")
 )
 
 // answer is the result of an exchange.
@@ -65,7 +65,7 @@ func (j *job) begin() {
 // in flight. After that, j may be answered and reused at any time.
 func (j *job) miss() {
 	q := &j.q
-	if q.tcp && j.srv.knownCut(q) {
+	if q.tcp && j.srv.knownTruncated(q) {
 		j.answer(answer{err: errFailing})
 		return
 	}
@@ -118,7 +118,7 @@ func (j *job) answer(a answer) {
 	}
 	q := &j.q
 	if a.err == nil && q.tcp && a.entry.Msg()[2]&(flagTC>>8) != 0 {
-		a.err = j.srv.refuseCut(q)
+		a.err = j.srv.refuseTruncated(q)
 	}
 	if a.err != nil {
 		reply, o := j.srv.unanswered(j.buffer(), q, a.err)
@@ -269,29 +269,29 @@ func (s *resolver) staleReply(dst []byte, q *Query, hit cache.Hit) ([]byte, outc
 	return reply, o
 }
 
-// cutKey marks a cache key that stores the failure to get a whole answer. It is
+// truncatedKey marks a cache key that stores the failure to get a whole answer. It is
 // a bit of the flag byte that no stored answer has.
-const cutKey = 0x40
+const truncatedKey = 0x40
 
-// knownCut reports whether nodens has just failed to get a whole answer to q.
-func (s *resolver) knownCut(q *Query) bool {
-	return q.zone.peek(q.cutKey(), s.clock(), nil).State == cache.Failed
+// knownTruncated reports whether nodens has just failed to get a whole answer to q.
+func (s *resolver) knownTruncated(q *Query) bool {
+	return q.zone.peek(q.truncatedKey(), s.clock(), nil).State == cache.Failed
 }
 
-// refuseCut stores that upstream truncates its answer to q and does not answer over
+// refuseTruncated stores that upstream truncates its answer to q and does not answer over
 // TCP. To a TCP client that is a failure (RFC 9520 §3.2), because there is no larger
 // transport to refer it to. UDP clients get the truncated answer.
-func (s *resolver) refuseCut(q *Query) error {
+func (s *resolver) refuseTruncated(q *Query) error {
 	if q.zone.Cache == nil || q.private {
-		return errCut
+		return errTruncated
 	}
-	_, err := q.zone.Cache.PutFailure(q.cutKey(), new(dns.Msg).SetRcode(new(exchange).fill(s, q).m, dns.RcodeServerFailure))
-	return errors.Join(errCut, err)
+	_, err := q.zone.Cache.PutFailure(q.truncatedKey(), new(dns.Msg).SetRcode(new(exchange).fill(s, q).m, dns.RcodeServerFailure))
+	return errors.Join(errTruncated, err)
 }
 
-func (q *Query) cutKey() []byte {
+func (q *Query) truncatedKey() []byte {
 	key := append([]byte(nil), q.key...)
-	key[len(key)-1] |= cutKey
+	key[len(key)-1] |= truncatedKey
 	return key
 }
 
@@ -308,7 +308,7 @@ func failureNote(err error) ede {
 		return ede{set: true, code: edeOther, text: ae.Text}
 	case errors.As(err, &ue):
 		return ede{set: true, code: ue.EDE, text: cutText(ue.Text)}
-	case errors.Is(err, errLoop), errors.Is(err, errNoSource), errors.Is(err, errCut):
+	case errors.Is(err, errLoop), errors.Is(err, errNoSource), errors.Is(err, errTruncated):
 		return ede{set: true, code: edeOther, text: err.Error()}
 	case errors.Is(err, errFailing):
 		return ede{set: true, code: edeCachedError}
