@@ -44,7 +44,7 @@ func (a *Actions) wantsNSID(q *Query) bool {
 }
 
 func (a *Actions) translates(q *Query) bool {
-	return a.DNS64.Wants(q.qtype, q.qclass, q.cd(), q.client.Addr())
+	return a.DNS64.Wants(q.qtype, q.qclass, q.cd, q.client.Addr())
 }
 
 func (a *Actions) judge(q *Query) action.ACLVerdict {
@@ -88,7 +88,6 @@ func (j *job) act() {
 	}
 	a.LoadBalance.Order(m.Msg)
 	reply := appendMessage(j.buffer(), q, m)
-	o.rcode = replyRcode(reply)
 	j.finish(reply, o)
 }
 
@@ -122,7 +121,7 @@ func (j *job) rewritten(q *Query, r *action.Rewriting) (message, outcome) {
 	}
 	var asked Query
 	if err := q.rewriteTo(&asked, r); err != nil {
-		return failed(err), outcome{rcode: dns.RcodeServerFailure}
+		return failed(err), outcome{}
 	}
 	m, o := j.askInner(&asked)
 	if o.dropped {
@@ -186,8 +185,7 @@ func appendDenied(dst []byte, q *Query, v action.ACLVerdict) ([]byte, outcome) {
 	o := outcome{plugin: pluginIndex("acl")}
 	switch v {
 	case action.ACLBlock:
-		o.rcode = dns.RcodeRefused
-		return appendError(dst, q, o.rcode, ede{set: true, code: dns.ExtendedErrorCodeBlocked}), o
+		return appendError(dst, q, dns.RcodeRefused, ede{set: true, code: dns.ExtendedErrorCodeBlocked}), o
 	case action.ACLFilter:
 		return appendError(dst, q, dns.RcodeSuccess, ede{set: true, code: dns.ExtendedErrorCodeFiltered}), o
 	}
@@ -213,7 +211,7 @@ func (j *job) askInner(q *Query) (message, outcome) {
 	}
 	m := message{Msg: new(dns.Msg)}
 	if err := m.Unpack(r.msg); err != nil {
-		return failed(err), outcome{rcode: dns.RcodeServerFailure, lookup: r.lookup}
+		return failed(err), outcome{lookup: r.lookup}
 	}
 	m.takeOPT()
 	return m, r.outcome

@@ -40,13 +40,6 @@ type exchange struct {
 	cancel  func() // nil: it cannot be cancelled
 }
 
-// add adds w to the waiters, unless it is nil.
-func (x *exchange) add(w waiter) {
-	if w != nil {
-		x.waiting = append(x.waiting, w)
-	}
-}
-
 // drop removes w from the waiters. It returns false if w does not wait.
 func (x *exchange) drop(w waiter) bool {
 	i := slices.Index(x.waiting, w)
@@ -76,7 +69,7 @@ func (x *exchange) fill(s *resolver, q *Query) *exchange {
 	m := new(dns.Msg)
 	m.Question = []dns.Question{{Name: name, Qtype: q.qtype, Qclass: q.qclass}}
 	m.RecursionDesired = true
-	m.CheckingDisabled, m.AuthenticatedData = q.cd(), q.ad
+	m.CheckingDisabled, m.AuthenticatedData = q.cd, q.ad
 	if q.do || len(q.extra) > 0 {
 		m.SetEdns0(maxUDPSize, q.do)
 		m.IsEdns0().Option = q.extra
@@ -86,18 +79,25 @@ func (x *exchange) fill(s *resolver, q *Query) *exchange {
 	return x
 }
 
-// run does steps 2 to 5, see job.begin: it gets the answer to x and delivers it to
-// all waiters. It blocks only if the zone's sources do.
+// run does steps 2 to 5, see job.start: it gets the answer to x and delivers it to
+// all waiters. It uses a goroutine if the zone's sources may block.
 func (x *exchange) run() {
-	x.guard(func() {
-		if x.check {
-			if a := x.recheck(); a.entry != nil || a.err != nil {
-				x.deliver(a)
-				return
+	begin := func() {
+		x.guard(func() {
+			if x.check {
+				if a := x.recheck(); a.entry != nil || a.err != nil {
+					x.deliver(a)
+					return
+				}
 			}
-		}
-		x.start(0, time.Now().Add(x.srv.timeout))
-	})
+			x.start(0, time.Now().Add(x.srv.timeout))
+		})
+	}
+	if x.zone.blocking {
+		x.srv.workers.do(begin)
+		return
+	}
+	begin()
 }
 
 // start queries the zone's sources from the i-th on. It completes x now, or when the
@@ -265,7 +265,9 @@ func (f *inflight) joinExisting(key string, w waiter) bool {
 	if x == nil {
 		return false
 	}
-	x.add(w)
+	if w != nil {
+		x.waiting = append(x.waiting, w)
+	}
 	return true
 }
 
@@ -279,19 +281,20 @@ func (f *inflight) join(key string, w waiter, since time.Time, fill func(*exchan
 	if f.closed {
 		return nil, false
 	}
-	if x := f.byKey[key]; x != nil {
-		x.add(w)
-		return nil, true
-	}
 	if f.byKey == nil {
 		f.byKey = make(map[string]*exchange)
 	}
-	// If another exchange ended after w looked into the cache, the answer may be
-	// there now.
-	x = &exchange{inflight: key, check: !f.ended.Before(since)}
-	fill(x)
-	x.add(w)
-	f.byKey[key] = x
+	joined := f.byKey[key]
+	if joined == nil {
+		// If another exchange ended after w looked into the cache, the answer may be
+		// there now.
+		x = &exchange{inflight: key, check: !f.ended.Before(since)}
+		fill(x)
+		f.byKey[key], joined = x, x
+	}
+	if w != nil {
+		joined.waiting = append(joined.waiting, w)
+	}
 	return x, true
 }
 

@@ -22,7 +22,7 @@ func (x *exchange) lookupName(ctx context.Context, name string, qtype uint16) *d
 		return nil
 	}
 	q := Query{
-		name: lower, lower: lower, qtype: qtype, qclass: dns.ClassINET, flags: x.flags(), ad: x.m.AuthenticatedData, start: x.srv.clock(),
+		name: lower, lower: lower, qtype: qtype, qclass: dns.ClassINET, flags: flagRD, cd: x.m.CheckingDisabled, ad: x.m.AuthenticatedData, start: x.srv.clock(),
 		client: x.client, tcp: x.tcp, zone: x.zone.table.find(lower),
 	}
 	if opt := x.m.IsEdns0(); opt != nil {
@@ -59,13 +59,4 @@ func (x *exchange) entryOf(ctx context.Context) (*cache.Entry, uint32) {
 		return nil, 0
 	}
 	return a.entry, 0
-}
-
-// flags are the header bits of the question.
-func (x *exchange) flags() uint16 {
-	f := uint16(flagRD)
-	if x.m.CheckingDisabled {
-		f |= flagCD
-	}
-	return f
 }

@@ -157,16 +157,16 @@ func (h *histogram) observe(v uint64, bounds []uint64) {
 	h.sum.Add(v)
 }
 
-func typeIndex(qtype uint16) int {
-	for i, t := range typeCodes {
-		if t == qtype {
-			return i
-		}
+// typeIndexes are the indexes of the types below its length in typeCodes.
+var typeIndexes = func() (t [256]uint8) {
+	for i := range t {
+		t[i] = uint8(len(typeCodes))
 	}
-	return len(typeCodes)
-}
-
-func rcodeIndex(rcode int) int { return min(rcode, numRcodes-1) }
+	for i, code := range typeCodes {
+		t[code] = uint8(i)
+	}
+	return t
+}()
 
 func pluginIndex(name string) int {
 	for i, p := range pluginLabels {
@@ -186,8 +186,8 @@ func boolIndex(b bool) int {
 
 // outcome describes one reply, for metrics and logs.
 type outcome struct {
-	rcode  int
-	size   int // bytes
+	rcode  int // in the header; set by record
+	size   int // bytes; set by record
 	plugin int // index into pluginLabels
 	lookup lookup
 	stale  bool
@@ -207,17 +207,16 @@ type tally struct {
 	tcp, v6, do bool
 }
 
-func newTally(z *zoneStats, q *Query, o outcome) tally {
-	return tally{outcome: o, stats: z, qtype: q.qtype, asked: q.size, tcp: q.tcp, v6: !q.client.Addr().Is4(), do: q.do}
-}
-
-// record counts t.
-func (t *tally) record(worker int) {
+// count counts t.
+func (t *tally) count(worker int) {
 	z, o := t.stats, &t.outcome
 	s := z.shards[min(worker, len(z.shards)-1)]
-	proto := boolIndex(t.tcp)
-	s.requests[proto][boolIndex(t.v6)][typeIndex(t.qtype)].Add(1)
-	s.responses[o.plugin][rcodeIndex(o.rcode)].Add(1)
+	proto, qtype := boolIndex(t.tcp), uint8(len(typeCodes))
+	if int(t.qtype) < len(typeIndexes) {
+		qtype = typeIndexes[t.qtype]
+	}
+	s.requests[proto][boolIndex(t.v6)][qtype].Add(1)
+	s.responses[o.plugin][min(o.rcode, numRcodes-1)].Add(1)
 	s.lookups[o.lookup].Add(1)
 	if t.do {
 		s.do.Add(1)

@@ -103,7 +103,7 @@ func (n *Normalise) judge(q *Query, e *cache.Entry) (view, bool) {
 	if binary.BigEndian.Uint16(msg[6:]) > 0 {
 		return asIs(e, answerKind(msg, q)), true
 	}
-	if q.do || q.cd() || flags&flagAD != 0 {
+	if q.do || q.cd || flags&flagAD != 0 {
 		return asIs(e, outDNSSEC), true
 	}
 	if !n.inScope(q.lower) {
@@ -269,7 +269,7 @@ func (s *resolver) answersEmpty(q *Query) bool {
 // mayAnswerEmpty reports whether answersEmpty may be true for q. For a nil Normalise
 // it is false.
 func (n *Normalise) mayAnswerEmpty(q *Query) bool {
-	if n == nil || n.observe || !n.repair || q.do || q.cd() || q.qtype != dns.TypeA && q.qtype != dns.TypeAAAA {
+	if n == nil || n.observe || !n.repair || q.do || q.cd || q.qtype != dns.TypeA && q.qtype != dns.TypeAAAA {
 		return false
 	}
 	return n.inScope(q.lower)
@@ -314,7 +314,11 @@ func (z *Zone) cachedSibling(q *Query, now time.Time) (sibling, bool) {
 // peekSibling looks the sibling of q's question up.
 func (z *Zone) peekSibling(q *Query, now time.Time) cache.Hit {
 	var buf [maxKeyLen]byte
-	return z.peek(cache.AppendKey(buf[:0], q.lower, dns.TypeA+dns.TypeAAAA-q.qtype, q.qclass, q.do, q.cd(), q.ad), now, q.memory.sibling())
+	var e *cache.Entry
+	if q.memory != nil {
+		e = &q.memory.other
+	}
+	return z.peek(cache.AppendKey(buf[:0], q.lower, dns.TypeA+dns.TypeAAAA-q.qtype, q.qclass, q.do, q.cd, q.ad), now, e)
 }
 
 // knownSibling is the sibling in the cache, fresh or expired. An expired address
@@ -352,13 +356,10 @@ const (
 	resolveWait = 4 * time.Second
 )
 
-// normalise is the zone's view of a. It returns false if the view depends on the
+// normalise is the view of a in a zone that has a Normalise. It returns false if the view depends on the
 // sibling. Then j waits for the sibling. In observe mode the client does not wait.
 func (j *job) normalise(a answer) (view, bool) {
 	q, n := &j.q, j.q.zone.Normalise
-	if n == nil {
-		return asIs(a.entry, notJudged), true
-	}
 	v, done := n.judge(q, a.entry)
 	if done {
 		return n.shown(a.entry, v), true
@@ -438,11 +439,6 @@ func (s *resolver) askSibling(q *Query) {
 	}
 	var other Query
 	s.background(q.siblingQuery(&other), nil)
-}
-
-// asksBoth reports whether nodens asks for AAAA together with q, see askSibling.
-func (q *Query) asksBoth() bool {
-	return q.qtype == dns.TypeA && q.zone.Normalise.mayAnswerEmpty(q)
 }
 
 // observe judges e, the answer to q, and counts. It waits for the sibling in the

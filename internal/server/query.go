@@ -43,6 +43,7 @@ type Query struct {
 
 	opt     bool   // the client sent an OPT record (RFC 6891)
 	do      bool   // DNSSEC OK
+	cd      bool   // checking disabled
 	ad      bool   // AD is set and DO is not: the client wants AD (RFC 6840 §5.7)
 	udpSize uint16 // of the OPT record
 	options []byte // of the OPT record
@@ -76,21 +77,6 @@ type lookupMemory struct {
 	tallies []tally // not yet counted
 }
 
-func (m *lookupMemory) entry() *cache.Entry {
-	if m == nil {
-		return nil
-	}
-	return &m.answer
-}
-
-// sibling is for the other address type.
-func (m *lookupMemory) sibling() *cache.Entry {
-	if m == nil {
-		return nil
-	}
-	return &m.other
-}
-
 // A cache key is the name, type, class and flags.
 const (
 	keyTail   = 5
@@ -100,7 +86,7 @@ const (
 // makeKey sets q.key. It reuses the memory of q.lower, which is a part of the
 // key.
 func (q *Query) makeKey() {
-	q.key = cache.AppendKey(q.lower[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
+	q.key = cache.AppendKey(q.lower[:0], q.lower, q.qtype, q.qclass, q.do, q.cd, q.ad)
 }
 
 // verdict is how to handle a parsed message.
@@ -128,6 +114,7 @@ func (q *Query) parse(msg []byte) verdict {
 	}
 	q.id = binary.BigEndian.Uint16(msg)
 	q.flags = binary.BigEndian.Uint16(msg[2:])
+	q.cd = q.flags&flagCD != 0
 	if q.flags&flagQR != 0 {
 		return discard
 	}
@@ -182,8 +169,13 @@ func (q *Query) parseQuestion(msg []byte) (int, bool) {
 // appendLower appends name with its ASCII letters in lower case (RFC 4343
 // §2). Length bytes are below 64, and so no letters.
 func appendLower(dst, name []byte) []byte {
-	for ; len(name) >= 8; name = name[8:] {
-		dst = binary.LittleEndian.AppendUint64(dst, lower8(binary.LittleEndian.Uint64(name)))
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	for ; len(name) >= 8; name = name[8:] { // eight letters at once
+		x := binary.LittleEndian.Uint64(name)
+		low := x &^ tops
+		fromA, beyondZ := low+(0x80-'A')*ones, low+(0x7f-'Z')*ones // top bits: >= 'A', > 'Z'
+		upper := (fromA &^ beyondZ) &^ x & tops
+		dst = binary.LittleEndian.AppendUint64(dst, x|upper>>2)
 	}
 	for _, c := range name {
 		if 'A' <= c && c <= 'Z' {
@@ -192,15 +184,6 @@ func appendLower(dst, name []byte) []byte {
 		dst = append(dst, c)
 	}
 	return dst
-}
-
-// lower8 lowers eight letters at once.
-func lower8(x uint64) uint64 {
-	const ones, tops = 0x0101010101010101, 0x8080808080808080
-	low := x &^ tops
-	fromA, beyondZ := low+(0x80-'A')*ones, low+(0x7f-'Z')*ones // top bits: >= 'A', > 'Z'
-	upper := (fromA &^ beyondZ) &^ x & tops
-	return x | upper>>2
 }
 
 // parseRecords reads the OPT record among the records behind the question.
@@ -307,8 +290,6 @@ func (q *Query) copyTo(dst *Query) {
 	dst.name, dst.options = buf[:n:n], buf[keyEnd:]
 	dst.lower, dst.key = buf[n:2*n:keyEnd], buf[n:n+len(q.key):keyEnd]
 }
-
-func (q *Query) cd() bool { return q.flags&flagCD != 0 }
 
 // limit is the size in bytes of the largest reply that the client accepts.
 func (q *Query) limit() int {

@@ -97,7 +97,7 @@ func (l *QueryLog) write(q *Query, reply []byte, o outcome) {
 		slog.String("from", pluginLabels[o.plugin]))
 }
 
-func rcodeName(rcode int) string { return rcodeLabel(rcodeIndex(rcode)) }
+func rcodeName(rcode int) string { return rcodeLabel(min(rcode, numRcodes-1)) }
 
 // flagNames lists the header bits that are set, as in the output of dig.
 func flagNames(flags uint16) string {

@@ -209,13 +209,13 @@ func (s *resolver) tryHit(dst []byte, l *listener, reader int, q *Query, v verdi
 	if q.zone == nil {
 		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{}), l, reader, q), true
 	}
-	q.key = cache.AppendKey(q.lower[:0], q.lower, q.qtype, q.qclass, q.do, q.cd(), q.ad)
+	q.key = cache.AppendKey(q.lower[:0], q.lower, q.qtype, q.qclass, q.do, q.cd, q.ad)
 	if q.zone.Cache == nil || q.zone.Actions != nil && q.zone.Actions.concern(q) {
 		return dst, false
 	}
 	dst, o, ok := s.fromCache(dst, q)
 	if ok {
-		s.record(reader, q, dst, o)
+		s.record(reader, q.zone.stats, q, dst, o)
 	}
 	return dst, ok
 }
@@ -236,7 +236,11 @@ func (s *resolver) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 	if q.zone.Cache == nil {
 		return dst, o, false
 	}
-	hit := q.zone.Cache.GetInto(q.key, q.start, q.memory.entry())
+	var e *cache.Entry
+	if q.memory != nil {
+		e = &q.memory.answer
+	}
+	hit := q.zone.Cache.GetInto(q.key, q.start, e)
 	q.found = hit.State
 	switch {
 	case hit.State == cache.Fresh, hit.State == cache.Stale && !hit.Verify:
@@ -264,8 +268,7 @@ func (s *resolver) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 	if hit.Refresh {
 		s.refresh(q)
 	}
-	_, o.lookup = hitKind(hit)
-	o.rcode = replyRcode(dst)
+	o.lookup = hitKind(hit)
 	return dst, o, true
 }
 
@@ -288,16 +291,15 @@ func (s *resolver) hitView(q *Query, e *cache.Entry) (view, bool) {
 	return n.verdict(e, sib), true
 }
 
-// hitKind returns the rcode of a cached answer, and the result under which the
-// lookup is counted.
-func hitKind(h cache.Hit) (rcode int, kind lookup) {
-	if h.State == cache.Failed {
-		return dns.RcodeServerFailure, lookupServfail
+// hitKind returns the result under which the lookup is counted.
+func hitKind(h cache.Hit) lookup {
+	switch {
+	case h.State == cache.Failed:
+		return lookupServfail
+	case h.Entry.Kind() == cache.Denial:
+		return lookupDenial
 	}
-	if h.Entry.Kind() == cache.Denial {
-		return h.Entry.Rcode(), lookupDenial
-	}
-	return h.Entry.Rcode(), lookupSuccess
+	return lookupSuccess
 }
 
 // asStale adds the Extended DNS Error of an expired answer, unless v has
@@ -313,29 +315,26 @@ func (v view) asStale() view {
 	return v
 }
 
-// record counts a reply and logs it if the zone has a query log. The replies of
+// record counts a reply in z and logs it if the zone has a query log. The replies of
 // a batch are counted together, with one reading of the clock.
 // reader is the number of a UDP reader, or s.readers for others.
-func (s *resolver) record(reader int, q *Query, reply []byte, o outcome) {
-	o.size = len(reply)
-	if m := q.memory; m != nil && m.batch && q.zone.Log == nil {
-		m.tallies = append(m.tallies, newTally(q.zone.stats, q, o))
+func (s *resolver) record(reader int, z *zoneStats, q *Query, reply []byte, o outcome) {
+	o.size, o.rcode = len(reply), int(reply[3])&rcodeMask
+	t := tally{outcome: o, stats: z, qtype: q.qtype, asked: q.size, tcp: q.tcp, v6: !q.client.Addr().Is4(), do: q.do}
+	logged := q.zone != nil && q.zone.Log != nil
+	if m := q.memory; m != nil && m.batch && !logged {
+		m.tallies = append(m.tallies, t)
 		return
 	}
-	o.took = s.clock().Sub(q.start)
-	t := newTally(q.zone.stats, q, o)
-	t.record(reader)
-	if q.zone.Log != nil {
-		q.zone.Log.write(q, reply, o)
+	t.took = s.clock().Sub(q.start)
+	t.count(reader)
+	if logged {
+		q.zone.Log.write(q, reply, t.outcome)
 	}
 }
 
 // replyUnresolved counts a reply to a query of no zone, and returns the reply.
 func (s *resolver) replyUnresolved(reply []byte, l *listener, reader int, q *Query) []byte {
-	t := newTally(l.unzoned, q, outcome{rcode: replyRcode(reply), size: len(reply), took: s.clock().Sub(q.start)})
-	t.record(reader)
+	s.record(reader, l.unzoned, q, reply, outcome{})
 	return reply
 }
-
-// replyRcode is the rcode in a reply's header.
-func replyRcode(reply []byte) int { return int(reply[3]) & rcodeMask }

@@ -36,8 +36,8 @@ type answer struct {
 	note   ede    // for the reply
 }
 
-// begin starts to answer a query that tryHit could not answer. It does not
-// block. Actions get a goroutine. Any other query is a cache miss, which takes
+// start starts to answer a query that tryHit could not answer. j has a slot, and the
+// drain of l waits for it. start does not block. Actions get a goroutine. Any other query is a cache miss, which takes
 // five steps:
 //
 //  1. join the in-flight query for the same question, or start one;
@@ -48,12 +48,14 @@ type answer struct {
 //
 // Steps 2 and 3 run once for all jobs that wait for the same answer. A job that
 // waits is queued on the exchange and holds no goroutine.
-func (j *job) begin() {
+func (j *job) start(l *listener) {
+	j.lis = l
+	l.jobs.Add(1)
 	defer j.recoverPanic()
 	q, z := &j.q, j.q.zone
 	switch {
 	case z.Loop != nil && z.Loop.returned(q):
-		j.answer(answer{err: errLoop})
+		j.deliver(answer{err: errLoop})
 	case z.Actions != nil && z.Actions.concern(q):
 		j.srv.workers.do(j.act)
 	default:
@@ -66,20 +68,25 @@ func (j *job) begin() {
 func (j *job) miss() {
 	q := &j.q
 	if q.tcp && j.srv.knownTruncated(q) {
-		j.answer(answer{err: errFailing})
+		j.deliver(answer{err: errFailing})
 		return
 	}
-	key := q.inflightKey()
-	if wait := q.earlyAfter(); wait > 0 {
+	key, s := q.inflightKey(), j.srv
+	empty := q.zone.Normalise != nil && q.zone.Normalise.mayAnswerEmpty(q)
+	both := empty && q.qtype == dns.TypeA
+	if q.found == cache.Stale || empty {
+		wait := emptyWait
+		if q.found == cache.Stale {
+			wait = staleWait
+		}
 		j.timer = time.AfterFunc(wait, func() { j.answerEarly(key) })
 	}
-	s, both := j.srv, q.asksBoth()
 	x, ok := s.inflight.join(key, j, q.start, func(x *exchange) {
 		x.check = x.check || q.found == cache.Fresh
 		x.fill(s, q)
 	})
 	if !ok {
-		j.answer(answer{err: errShutdown})
+		j.deliver(answer{err: errShutdown})
 	}
 	if x == nil {
 		return
@@ -87,31 +94,17 @@ func (j *job) miss() {
 	if both { // then j has a timer, so it is not reused
 		s.askSibling(q)
 	}
-	s.run(x)
-}
-
-// run runs x, in a goroutine if it may block.
-func (s *resolver) run(x *exchange) {
-	if x.zone.blocking {
-		s.workers.do(x.run)
-		return
-	}
 	x.run()
 }
 
-// deliver implements waiter: it answers j, or gives it the answer for the other
-// address type.
+// deliver implements waiter: it makes the reply to j and sends it, or makes j wait for
+// the answer for the other address type. If j waits for that, a is that answer. A
+// panic becomes SERVFAIL.
 func (j *job) deliver(a answer) {
 	if j.sibling != nil {
 		j.siblingKnown(a)
 		return
 	}
-	j.answer(a)
-}
-
-// answer makes the reply to j and sends it, or makes j wait for the answer for
-// the other address type. A panic becomes SERVFAIL.
-func (j *job) answer(a answer) {
 	defer j.recoverPanic()
 	if j.timer != nil {
 		j.timer.Stop()
@@ -125,7 +118,11 @@ func (j *job) answer(a answer) {
 		j.finish(reply, o)
 		return
 	}
-	if v, known := j.normalise(a); known {
+	v, known := asIs(a.entry, notJudged), true
+	if q.zone.Normalise != nil {
+		v, known = j.normalise(a)
+	}
+	if known {
 		j.reply(a, v)
 	}
 }
@@ -137,9 +134,9 @@ func (j *job) reply(a answer, v view) {
 	}
 	cached := a.plugin == pluginCache
 	reply := appendEntry(j.buffer(), &j.q, a.entry, a.age, cached, v)
-	o := outcome{rcode: replyRcode(reply), plugin: a.plugin, waited: true, lookup: j.q.zone.missed, normalised: v.result}
+	o := outcome{plugin: a.plugin, waited: true, lookup: j.q.zone.missed, normalised: v.result}
 	if cached {
-		_, o.lookup = hitKind(cache.Hit{Entry: a.entry, State: cache.Fresh})
+		o.lookup = hitKind(cache.Hit{Entry: a.entry, State: cache.Fresh})
 	}
 	j.finish(reply, o)
 }
@@ -153,17 +150,6 @@ const staleWait = 1800 * time.Millisecond
 // retries.
 const emptyWait = 2 * time.Second
 
-// earlyAfter is when answerEarly is due for q; 0: never.
-func (q *Query) earlyAfter() time.Duration {
-	switch {
-	case q.found == cache.Stale:
-		return staleWait
-	case q.zone.Normalise.mayAnswerEmpty(q):
-		return emptyWait
-	}
-	return 0
-}
-
 // answerEarly answers j before the query in flight ends, if there is an expired
 // answer or an empty one. That query continues (RFC 8767 §5) and takes a slot.
 func (j *job) answerEarly(key string) {
@@ -171,7 +157,7 @@ func (j *job) answerEarly(key string) {
 		return
 	}
 	if j.srv.inflight.leave(key, j, j.srv.charge) {
-		j.answer(answer{err: errTimeout})
+		j.deliver(answer{err: errTimeout})
 	}
 }
 
@@ -225,7 +211,7 @@ func (s *resolver) background(q *Query, w waiter) bool {
 		}
 		return false
 	}
-	s.run(x)
+	x.run()
 	return true
 }
 
@@ -247,10 +233,10 @@ func (s *resolver) unanswered(dst []byte, q *Query, err error) ([]byte, outcome)
 	}
 	if s.answersEmpty(q) {
 		return appendError(dst, q, dns.RcodeSuccess, emptyNote()),
-			outcome{rcode: dns.RcodeSuccess, waited: true, lookup: z.missed, normalised: repaired}
+			outcome{waited: true, lookup: z.missed, normalised: repaired}
 	}
 	return appendError(dst, q, dns.RcodeServerFailure, failureNote(err)),
-		outcome{rcode: dns.RcodeServerFailure, waited: true, lookup: z.missed}
+		outcome{waited: true, lookup: z.missed}
 }
 
 // staleReply makes the reply of an expired answer. It looks the other address
@@ -264,8 +250,7 @@ func (s *resolver) staleReply(dst []byte, q *Query, hit cache.Hit) ([]byte, outc
 	o := outcome{plugin: pluginCache, stale: true, waited: true, normalised: v.result}
 	v = n.shown(hit.Entry, v).asStale()
 	reply := appendEntry(dst, q, hit.Entry, hit.Age, true, v)
-	_, o.lookup = hitKind(hit)
-	o.rcode = replyRcode(reply)
+	o.lookup = hitKind(hit)
 	return reply, o
 }
 
@@ -378,14 +363,6 @@ func (s *resolver) newJob(q *Query) *job {
 	return j
 }
 
-// start begins to resolve j, which has a slot. The drain of l waits for j. start
-// does not block.
-func (s *resolver) start(l *listener, j *job) {
-	j.lis = l
-	l.jobs.Add(1)
-	j.begin()
-}
-
 // reject appends the reply to q if q gets no slot because of err: SERVFAIL, or an
 // expired answer. After REFUSED, some resolvers would wait for another server's
 // reply.
@@ -397,7 +374,7 @@ func (s *resolver) reject(dst []byte, reader int, q *Query, err error) []byte {
 	}
 	reply, o := s.unanswered(dst, q, err)
 	o.waited = false
-	s.record(reader, q, reply, o)
+	s.record(reader, q.zone.stats, q, reply, o)
 	return reply
 }
 
@@ -414,7 +391,7 @@ func (j *job) finish(reply []byte, o outcome) {
 	defer l.jobs.Done()
 	s.misses.release(j.q.zone, j.q.client.Addr())
 	if !o.dropped {
-		s.record(s.readers, &j.q, reply, o)
+		s.record(s.readers, j.q.zone.stats, &j.q, reply, o)
 	}
 	switch {
 	case j.conn != nil:
@@ -444,7 +421,7 @@ func (j *job) recoverPanic() {
 	j.srv.reportPanic("resolving "+j.q.presentation(), p)
 	if j.lis != nil {
 		reply := appendError(nil, &j.q, dns.RcodeServerFailure, ede{})
-		j.finish(reply, outcome{rcode: dns.RcodeServerFailure})
+		j.finish(reply, outcome{})
 	}
 }
 

@@ -337,7 +337,7 @@ func (c *tcpConn) answer(q *Query, msg []byte, whole bool, out []byte, more bool
 	c.misses.mu.Lock()
 	c.misses.active[j] = struct{}{}
 	c.misses.mu.Unlock()
-	s.start(c.t.lis, j)
+	j.start(c.t.lis)
 	return out, true
 }
 

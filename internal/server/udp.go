@@ -152,10 +152,12 @@ func (u *udpSocket) answer(fd uintptr, n int) {
 	for i := range n {
 		u.handle(i, now)
 	}
-	u.sendHits(fd, now)
+	if u.queued > 0 {
+		u.sendHits(fd, now)
+	}
 	for i, j := range u.misses {
 		u.misses[i] = nil
-		u.srv.start(u.lis, j)
+		j.start(u.lis)
 	}
 	u.misses = u.misses[:0]
 }
@@ -180,10 +182,12 @@ func (u *udpSocket) overloaded(n int, now time.Time) bool {
 
 // sendHits sends the queued replies of a batch read at the given time.
 func (u *udpSocket) sendHits(fd uintptr, now time.Time) {
-	if u.queued == 0 {
-		return
+	took := u.srv.clock().Sub(now)
+	for i := range u.mem.tallies { // before the replies are sent
+		u.mem.tallies[i].took = took
+		u.mem.tallies[i].count(u.reader)
 	}
-	u.count(u.srv.clock().Sub(now))
+	u.mem.tallies = u.mem.tallies[:0]
 	u.sent = 0
 	if u.sendQueued(fd) {
 		return
@@ -191,17 +195,6 @@ func (u *udpSocket) sendHits(fd uintptr, now time.Time) {
 	if err := u.raw.Write(u.onSend); err != nil && !u.lis.closing.Load() {
 		u.srv.log.Debug("send replies", "listener", u.lis, "error", err)
 	}
-}
-
-// count counts the replies of the batch before they are sent. took is the time
-// since their queries were read.
-func (u *udpSocket) count(took time.Duration) {
-	for i := range u.mem.tallies {
-		t := &u.mem.tallies[i]
-		t.took = took
-		t.record(u.reader)
-	}
-	u.mem.tallies = u.mem.tallies[:0]
 }
 
 // handle answers the i-th datagram of the batch or starts its resolution.
