@@ -4,7 +4,8 @@
 // kernel must kill nothing. CoreDNS and unbound run the same drill for comparison.
 //
 // By default there is one load and limit, and each drill lasts a few seconds.
-// With -full there are all, for a minute each.
+// With -full there are all, for a minute each; -drill and -length choose some of
+// them, and shorter ones.
 package outage
 
 import (
@@ -17,8 +18,9 @@ import (
 
 var (
 	full     = flag.Bool("full", false, "run all loads and limits, for 60 s each")
+	length   = flag.Duration("length", 0, "length of a drill (default 4s, with -full 1m)")
 	peers    = flag.Bool("peers", false, "run CoreDNS and unbound beside nodens")
-	only     = flag.String("drill", "", "run only the drills whose name contains this")
+	only     = flag.String("drill", "", "run only the drills whose name matches this regular expression")
 	emulated = flag.Bool("emulated", false, "one client with 500 lookups/s and 100 hits/s beside it, for an emulated CPU")
 	limit    = flag.String("limits", "", "memory limits in MiB, comma-separated (default 64, with -full 64,128)")
 )

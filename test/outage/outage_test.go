@@ -2,6 +2,7 @@ package outage
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -90,7 +91,7 @@ func (r result) String() string {
 // only.
 func TestOutage(t *testing.T) {
 	for _, d := range drills() {
-		if !strings.Contains(d.String(), *only) {
+		if *only != "" && !regexp.MustCompile(*only).MatchString(d.String()) {
 			continue
 		}
 		t.Run(d.String(), func(t *testing.T) {
@@ -136,10 +137,6 @@ func (d drill) run(t *testing.T, name string) (r result) {
 	u := startUpstream(t, n, upstream)
 	s := startSubject(t, n, name, d.limit, d.extra)
 	r.before = s.anonymous(t)
-	length := 4 * time.Second
-	if *full {
-		length = time.Minute
-	}
 	u.set(d.behaviour)
 	stop := make(chan struct{})
 	peak := make(chan int64)
@@ -148,7 +145,7 @@ func (d drill) run(t *testing.T, name string) (r result) {
 	if *emulated {
 		hits /= 10
 	}
-	r.misses, r.hits = d.load.run(t, n, length, hits)
+	r.misses, r.hits = d.load.run(t, n, drillLength(), hits)
 	close(stop)
 	r.peak = <-peak
 	u.set(answers)
@@ -163,6 +160,17 @@ func (d drill) run(t *testing.T, name string) (r result) {
 	r.kills, r.after = s.oomKills(t), s.anonymous(t)
 	s.Kill()
 	return r
+}
+
+// drillLength is how long the upstream fails.
+func drillLength() time.Duration {
+	switch {
+	case *length > 0:
+		return *length
+	case *full:
+		return time.Minute
+	}
+	return 4 * time.Second
 }
 
 // watchPeak returns the most memory seen until stop is closed.
