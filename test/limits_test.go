@@ -76,7 +76,7 @@ func TestLimitLowered(t *testing.T) {
 	args := []string{"-max-misses", "100000"}
 	d := lab.StartDaemon(t, lab.DaemonOptions{Binary: inside, Netns: c.node, Args: args,
 		Corefile: ". {\n bind " + localIP + "\n forward . 10.1.1.2\n" + admin + "}"})
-	const reason = `-max-misses 100000 needs 781 MiB \(8 KiB each\); the memory limit 128 MiB leaves \d+ MiB after`
+	const reason = `-max-misses 100000 needs 390 MiB \(4 KiB each\); the memory limit 128 MiB leaves \d+ MiB after`
 	d.Err.WaitFor(t, 0, `level=WARN msg="a limit is lowered.*limit=max-misses used=\d+ error="`+reason)
 	c.node.WaitForMetric(t, metrics, 1, "nodens_limit_clamped", "limit=max_misses")
 	if r := c.pod.Ask(t, "udp", localAddr, lab.Query("www.example.", dns.TypeA)); len(r.Answer) != 1 {
@@ -84,7 +84,7 @@ func TestLimitLowered(t *testing.T) {
 	}
 	flags := append([]string{"-conf", d.Conf, "-basecorefile="}, args...)
 	_, errs, status := lab.Command{Netns: c.node, Args: append([]string{inside, "check"}, flags...)}.Output(t)
-	if status != 1 || !strings.HasPrefix(errs, "-max-misses 100000 needs 781 MiB (8 KiB each); the memory limit 128 MiB leaves ") {
+	if status != 1 || !strings.HasPrefix(errs, "-max-misses 100000 needs 390 MiB (4 KiB each); the memory limit 128 MiB leaves ") {
 		t.Errorf("check: status %d, %s", status, errs)
 	}
 	out, _, _ := lab.Command{Netns: c.node, Args: append([]string{inside, "status"}, flags...)}.Output(t)

@@ -47,7 +47,7 @@ func (f *flags) setLimits(fs *flag.FlagSet) {
 		to          *int
 	}{
 		{"max-misses", "resolve at most `n` queries at once; more get SERVFAIL (default by the memory limit, at most 16384)", &l.Misses},
-		{"max-misses-per-client", "resolve at most `n` queries of one client at once; more get SERVFAIL (default an eighth of -max-misses, at least 64)", &l.MissesPerClient},
+		{"max-misses-per-client", "resolve at most `n` queries of one client at once; more get SERVFAIL (default an eighth of -max-misses, or 512 if that is more and not above a quarter)", &l.MissesPerClient},
 		{"max-tcp-connections", "keep at most `n` TCP connections on one address; a new one replaces an idle one (default by the memory limit and the limit of open files, at most 1024)", &l.TCP},
 		{"max-tcp-connections-per-client", "keep at most `n` TCP connections of one client on one address (default half of -max-tcp-connections)", &l.TCPPerClient},
 	} {

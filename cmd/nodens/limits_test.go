@@ -25,10 +25,10 @@ func TestCheckLimits(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                 "",
 		"-max-misses 4000":                 "",
-		"-max-misses 100000":               "-max-misses 100000 needs 781 MiB (8 KiB each); the memory limit 128 MiB leaves 39 MiB after the cache's 64 MiB, 24 MiB for the process and 1 MiB for TCP connections",
-		"-max-misses 4000 -cache-size 96M": "-max-misses 4000 needs 31 MiB (8 KiB each); the memory limit 128 MiB leaves 7 MiB after the cache's 96 MiB",
-		"-cache-size 128M":                 "-cache-size 128 MiB does not fit; the memory limit 128 MiB leaves 102 MiB",
-		"-max-tcp-connections 2000":        "-max-tcp-connections 2000 needs 62 MiB (32 KiB each); the memory limit 128 MiB leaves",
+		"-max-misses 100000":               "-max-misses 100000 needs 390 MiB (4 KiB each); the memory limit 128 MiB leaves 26 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers and 2 MiB for TCP connections",
+		"-max-misses 4000 -cache-size 80M": "-max-misses 4000 needs 15 MiB (4 KiB each); the memory limit 128 MiB leaves 10 MiB after the cache's 80 MiB",
+		"-cache-size 128M":                 "-cache-size 128 MiB does not fit; the memory limit 128 MiB leaves 89 MiB",
+		"-max-tcp-connections 2000":        "-max-tcp-connections 2000 needs 125 MiB (64 KiB each); the memory limit 128 MiB leaves",
 		"-max-misses 9 -max-misses-per-client 10": "-max-misses-per-client 10 is more than the limit for all clients, which is 9",
 	} {
 		e := env{args: append([]string{"check", "-basecorefile=", "-conf", file}, strings.Fields(args)...), stdout: io.Discard, stderr: io.Discard, getenv: func(string) string { return "" }, root: limitedRoot}

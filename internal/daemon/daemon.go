@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -65,16 +64,16 @@ func newBase(o *Options) base {
 
 // newServer makes the server. It also returns the server's answer to id.server,
 // which differs between processes.
-func newServer(b base, l limits, workers int, now func() time.Time) (srv *server.Server, identity string, err error) {
-	metrics, err := server.NewMetrics(b.registry, workers)
+func newServer(b base, l limits, now func() time.Time) (srv *server.Server, identity string, err error) {
+	metrics, err := server.NewMetrics(b.registry, l.workers)
 	if err != nil {
 		return nil, "", err
 	}
 	identity = "nodens " + rand.Text()[:10] // does not reveal the version
 	srv, err = b.opts.newServer(server.Config{
-		Identity: identity, Logger: b.log, Metrics: metrics, Now: now, Workers: workers,
+		Identity: identity, Logger: b.log, Metrics: metrics, Now: now, Workers: l.workers, Queue: int(l.queue),
 		MaxMisses: l.misses, MaxMissesPerClient: l.missesPerClient,
-		TCP: server.TCPLimits{Connections: l.conns, PerClient: l.connsPerClient},
+		TCP: server.TCPLimits{Connections: l.conns, PerClient: l.connsPerClient, Unread: l.unread},
 	}, time.Now)
 	return srv, identity, err
 }
@@ -94,10 +93,9 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 	if err != nil {
 		return nil, err
 	}
-	workers := runtime.GOMAXPROCS(0) // UDP sockets of one address
 	limits := o.limits(o.resources(cfg.Config))
 	limits.report(b)
-	srv, identity, err := newServer(b, limits, workers, now)
+	srv, identity, err := newServer(b, limits, now)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +106,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 	reloads := make(reloadRequests, 1)
 	store, memory := newCache(o.Root, limits, now, b.log)
 	live := newLiveness(o.Supervisor, probeAny(srv), b.log)
-	redir := newRedirector(b, workers, identity, reloads, live)
+	redir := newRedirector(b, limits.workers, identity, reloads, live)
 	loops := newLoopProber(b.registry, b.log)
 	pools := newPools(ctx, poolsConfig{
 		Logger: b.log, Metrics: upstream.NewMetrics(b.registry), NoHedge: !o.Hedge, Changed: loops.request, Recovered: store.ForgetFailures,

@@ -20,21 +20,26 @@ import (
 const (
 	processPrice = 24 << 20 // a daemon without load
 	programBytes = 16 << 20 // part of processPrice: the program's file
-	missPrice    = 8 << 10  // a query being resolved, with its upstream sockets
-	connPrice    = 32 << 10 // a TCP connection of a client or to an upstream
+	missPrice    = 4 << 10  // a query being resolved, with its part of an upstream socket
+	connPrice    = 64 << 10 // a TCP connection of a client
+	streamPrice  = 32 << 10 // a TCP connection to an upstream
 
-	socketKernel = 3 << 10 // kernel memory of a UDP socket, part of missPrice
-	connKernel   = 5 << 10 // kernel memory of a TCP connection, part of connPrice
+	missesPerSocket = 4        // that share an upstream UDP socket, at the limit
+	socketKernel    = 3 << 10  // kernel memory of such a socket, part of missPrice
+	connKernel      = 44 << 10 // kernel memory of a client's connection, see server.tcpSendBuffer
+	streamKernel    = 5 << 10  // kernel memory of a connection to an upstream
 )
 
 // Bounds of the defaults.
 const (
 	minMisses, maxMisses       = 128, 16384
-	minClientMisses            = 64
+	clientMisses               = 512      // of one client, if that is at most a quarter of all
 	minConns, maxConns         = 32, 1024 // of clients; the maximum is that of an address
 	maxPoolSockets             = 512
 	maxPoolConns               = 64
-	reservedFiles              = 40 // log, event loops, netlink, BPF, admin endpoints and their requests
+	reservedFiles              = 40                 // log, event loops, netlink, BPF, admin endpoints and their requests
+	minQueue, maxQueue         = 256 << 10, 8 << 20 // bytes of a UDP receive queue
+	maxUnread                  = 64 << 20           // bytes of replies that TCP clients do not read
 	minBudget, maxBudget       = 2 << 20, 512 << 20
 	unknownBudget              = 64 << 20 // without a memory limit
 	minHeap              int64 = 12 << 20 // with less, the garbage collector runs all the time
@@ -82,6 +87,9 @@ type limits struct {
 	memory                  int64 // bytes; 0: no limit
 	cache                   int64 // bytes
 	heap                    int64 // bytes, for GOMEMLIMIT; 0: no limit
+	workers                 int   // UDP sockets of an address
+	queue                   int64 // bytes of the receive queue of each
+	unread                  int64 // bytes of replies that TCP clients do not read
 	misses, missesPerClient int
 	conns, connsPerClient   int // TCP connections of clients on an address
 	upstreamSockets         int // UDP, of all pools
@@ -100,17 +108,18 @@ type clamped struct {
 // that does not fit is lowered to what fits.
 func (o *Options) limits(r resources) limits {
 	l := limits{memory: r.memory, cache: defaultCache(r.memory)}
+	l.setBuffers(r)
 	left := int64(math.MaxInt64 / 2)
 	if r.memory > 0 {
 		const reserved = minMisses*missPrice + minConns*connPrice
-		if most := max(r.memory-processPrice-reserved, minBudget); o.CacheSize > most {
-			l.clamp("cache-size", o.CacheSize, most, "does not fit; the memory limit %s leaves %s after %s for the process and %s for misses and TCP connections",
-				mib(r.memory), mib(r.memory-processPrice-reserved), mib(processPrice), mib(reserved))
+		if most := max(r.memory-fixed(r.memory)-reserved, minBudget); o.CacheSize > most {
+			l.clamp("cache-size", o.CacheSize, most, "does not fit; the memory limit %s leaves %s after %s for the process and its buffers and %s for misses and TCP connections",
+				mib(r.memory), mib(r.memory-fixed(r.memory)-reserved), mib(fixed(r.memory)), mib(reserved))
 		}
 	}
 	l.cache = l.explicit("cache-size", o.CacheSize, l.cache)
 	if r.memory > 0 {
-		left = max(r.memory-processPrice-l.cache, 0)
+		left = max(r.memory-fixed(r.memory)-l.cache, 0)
 	}
 	left -= l.setMisses(o.Limits, left) * missPrice
 	l.setConns(o.Limits, r, left)
@@ -120,13 +129,29 @@ func (o *Options) limits(r resources) limits {
 	return l
 }
 
-// defaultCache is half of the memory limit, and at most five eighths of the limit
-// minus the memory of the process.
+// fixed is the memory of the process and its buffers: a sixteenth of the limit for
+// the receive queues of UDP, and half of that for replies that TCP clients do not
+// read.
+func fixed(memory int64) int64 { return processPrice + memory/32*3 }
+
+// setBuffers divides the memory of the buffers.
+func (l *limits) setBuffers(r resources) {
+	l.workers, l.queue, l.unread = r.workers, maxQueue, maxUnread
+	if r.memory > 0 {
+		queues, addresses := r.memory/16, int64(r.addresses)
+		l.workers = int(min(int64(r.workers), max(queues/addresses/minQueue, 1)))
+		l.queue = min(queues/addresses/int64(l.workers), maxQueue)
+		l.unread = min(r.memory/32, maxUnread)
+	}
+}
+
+// defaultCache is half of the memory limit, and at most seven tenths of the limit
+// minus the fixed memory.
 func defaultCache(memory int64) int64 {
 	if memory == 0 {
 		return unknownBudget
 	}
-	return min(max(min(memory/2, (memory-processPrice)/8*5), minBudget), maxBudget)
+	return min(max(min(memory/2, (memory-fixed(memory))/10*7), minBudget), maxBudget)
 }
 
 // setMisses sets the limits of misses, by default two thirds of the memory that is
@@ -134,30 +159,31 @@ func defaultCache(memory int64) int64 {
 func (l *limits) setMisses(o LimitOptions, left int64) int64 {
 	most := max((left-minConns*connPrice)/missPrice, minMisses)
 	if n := int64(o.Misses); n > most {
-		l.clamp("max-misses", n, most, "needs %s (%d KiB each); the memory limit %s leaves %s after the cache's %s, %s for the process and %s for TCP connections",
-			mib(n*missPrice), missPrice>>10, mib(l.memory), mib(left-minConns*connPrice), mib(l.cache), mib(processPrice), mib(minConns*connPrice))
+		l.clamp("max-misses", n, most, "needs %s (%d KiB each); the memory limit %s leaves %s after the cache's %s, %s for the process and its buffers and %s for TCP connections",
+			mib(n*missPrice), missPrice>>10, mib(l.memory), mib(left-minConns*connPrice), mib(l.cache), mib(fixed(l.memory)), mib(minConns*connPrice))
 	}
 	n := l.explicit("max-misses", int64(o.Misses), min(max(min(left/3*2, left-minConns*connPrice)/missPrice, minMisses), maxMisses))
 	l.misses = int(n)
 	if each := int64(o.MissesPerClient); each > n {
 		l.clamp("max-misses-per-client", each, n, "is more than the limit for all clients, which is %d", n)
 	}
-	l.missesPerClient = int(l.explicit("max-misses-per-client", int64(o.MissesPerClient), min(max(n/8, minClientMisses), n)))
+	l.missesPerClient = int(l.explicit("max-misses-per-client", int64(o.MissesPerClient), min(max(n/8, clientMisses), max(n/4, 1))))
 	return n
 }
 
 // setConns divides memory, in bytes, and the file descriptors. The upstreams get a
-// quarter of the connections and half of the descriptors.
+// quarter of the memory and half of the descriptors.
 func (l *limits) setConns(o LimitOptions, r resources, memory int64) {
-	files := int64(max(r.files-reservedFiles-r.addresses*(r.workers+1), 4*r.pools))
-	all := max(memory/connPrice, minConns)
+	files := int64(max(r.files-reservedFiles-r.addresses*(l.workers+1), 4*r.pools))
+	memory = max(memory, minConns*connPrice)
 	addresses, pools := int64(r.addresses), int64(r.pools)
-	l.upstreamConns = int(max(min(all/4, files/16, maxPoolConns*pools), pools))
-	l.upstreamSockets = int(max(min(files/2-int64(l.upstreamConns), maxPoolSockets*pools, int64(l.misses)), pools))
+	l.upstreamConns = int(max(min(memory/4/streamPrice, files/16, maxPoolConns*pools), pools))
+	memory -= int64(l.upstreamConns) * streamPrice
+	l.upstreamSockets = int(max(min(files/2-int64(l.upstreamConns), maxPoolSockets*pools, int64(l.misses)/missesPerSocket), pools))
 	if n := int64(o.TCP) * addresses; n > 0 {
 		l.checkConns(int64(o.TCP), n, memory, files, r)
 	}
-	each := min(all-int64(l.upstreamConns), files/2, maxConns*addresses) / addresses
+	each := min(memory/connPrice, files/2, maxConns*addresses) / addresses
 	l.conns = int(l.explicit("max-tcp-connections", int64(o.TCP), max(each, 1)))
 	if n := o.TCPPerClient; n > l.conns {
 		l.clamp("max-tcp-connections-per-client", int64(n), int64(l.conns), "is more than the limit for all clients, which is %d", l.conns)
@@ -169,15 +195,14 @@ func (l *limits) setConns(o LimitOptions, r resources, memory int64) {
 // connections in total, to memory in bytes and files in descriptors.
 func (l *limits) checkConns(given, n, memory, files int64, r resources) {
 	addresses, upstreams := int64(r.addresses), int64(l.upstreamConns+l.upstreamSockets)
-	room := max(memory-int64(l.upstreamConns)*connPrice, 0)
-	most := max(min(room/connPrice, files-upstreams)/addresses, 1)
+	most := max(min(memory/connPrice, files-upstreams)/addresses, 1)
 	switch {
 	case given <= most:
-	case n*connPrice > room:
+	case n*connPrice > memory:
 		l.clamp("max-tcp-connections", given, most,
-			"needs %s (%d KiB each%s); the memory limit %s leaves %s after the cache's %s, %s for the process, %s for misses and %s for TCP connections to upstreams",
-			mib(n*connPrice), connPrice>>10, onAddresses(addresses), mib(l.memory), mib(room), mib(l.cache), mib(processPrice),
-			mib(int64(l.misses)*missPrice), mib(int64(l.upstreamConns)*connPrice))
+			"needs %s (%d KiB each%s); the memory limit %s leaves %s after the cache's %s, %s for the process and its buffers, %s for misses and %s for TCP connections to upstreams",
+			mib(n*connPrice), connPrice>>10, onAddresses(addresses), mib(l.memory), mib(memory), mib(l.cache), mib(fixed(l.memory)),
+			mib(int64(l.misses)*missPrice), mib(int64(l.upstreamConns)*streamPrice))
 	default:
 		l.clamp("max-tcp-connections", given, most,
 			"needs %d file descriptors (one each%s); the limit of open files %d leaves %d after %d for upstreams and %d for the process",
@@ -190,8 +215,8 @@ func (l *limits) checkConns(given, n, memory, files int64, r resources) {
 // heap. The index of the cache is on the heap. It takes up to an eighth of the
 // cache's budget.
 func (l *limits) heapLimit(r resources) int64 {
-	kernel := l.upstreamSockets*socketKernel + (l.upstreamConns+l.conns*r.addresses)*connKernel
-	return max(r.memory-l.cache/8*7-programBytes-int64(kernel), minHeap)
+	kernel := int64(l.upstreamSockets*socketKernel+l.upstreamConns*streamKernel+l.conns*r.addresses*connKernel) + r.memory/16
+	return max(r.memory-l.cache/8*7-programBytes-kernel, minHeap)
 }
 
 func (l *limits) clamp(flag string, given, used int64, format string, args ...any) {

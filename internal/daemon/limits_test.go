@@ -22,12 +22,12 @@ func TestDefaultLimits(t *testing.T) {
 		cache, heap                         int64 // MiB
 		misses, conns, sockets, upstreamTCP int
 	}{
-		{machine(16, 1<<20), 2, 12, 128, 12, 128, 8},
-		{machine(32, 1<<20), 5, 12, 256, 12, 256, 8},
-		{machine(64, 1<<20), 25, 21, 1280, 60, 1280, 40},
-		{machine(128, 1<<20), 64, 47, 3413, 160, 2048, 106},
-		{machine(256, 1<<20), 128, 116, 8874, 426, 2048, 256},
-		{machine(1024, 1<<20), 512, 542, 16384, 1024, 2048, 256},
+		{machine(16, 1<<20), 2, 12, 128, 12, 32, 16},
+		{machine(32, 1<<20), 3, 12, 128, 12, 32, 16},
+		{machine(64, 1<<20), 23, 20, 1740, 20, 435, 27},
+		{machine(128, 1<<20), 64, 39, 4778, 56, 1194, 74},
+		{machine(256, 1<<20), 128, 91, 13653, 160, 2048, 213},
+		{machine(1024, 1<<20), 512, 400, 16384, 1024, 2048, 256},
 		{machine(0, 1<<20), 64, 0, 16384, 1024, 2048, 256},
 		{machine(0, 1024), 64, 0, 16384, 244, 428, 61},
 		{machine(0, 96), 64, 0, 16384, 12, 21, 4},
@@ -38,7 +38,7 @@ func TestDefaultLimits(t *testing.T) {
 			l.upstreamSockets != c.sockets || l.upstreamConns != c.upstreamTCP || len(l.clamped) > 0 {
 			t.Errorf("%+v: %+v, want %+v", c.resources, l, c)
 		}
-		if want := min(max(l.misses/8, minClientMisses), l.misses); l.missesPerClient != want || l.connsPerClient != l.conns/2 {
+		if want := min(max(l.misses/8, clientMisses), l.misses/4); l.missesPerClient != want || l.connsPerClient != l.conns/2 {
 			t.Errorf("%+v: %d misses and %d connections of a client", c.resources, l.missesPerClient, l.connsPerClient)
 		}
 	}
@@ -47,17 +47,21 @@ func TestDefaultLimits(t *testing.T) {
 // fits reports whether the parts of l fit r.
 func fits(t *testing.T, r resources, l limits) {
 	t.Helper()
-	conns := int64(l.conns*r.addresses + l.upstreamConns)
-	if sum := l.cache + processPrice + int64(l.misses)*missPrice + conns*connPrice; r.memory >= 40<<20 && sum > r.memory {
+	conns, streams := int64(l.conns*r.addresses), int64(l.upstreamConns)
+	if sum := l.cache + fixed(r.memory) + int64(l.misses)*missPrice + conns*connPrice + streams*streamPrice; r.memory >= 40<<20 && sum > r.memory {
 		t.Errorf("%+v: %+v needs %s", r, l, mib(sum))
 	}
-	// The heap holds the answers' index, what the process has without load, and
-	// half of the price of misses and connections.
-	live := l.cache/8 + (processPrice - programBytes) + (int64(l.misses)*missPrice+conns*connPrice)/2
+	if buffers := int64(l.workers*r.addresses)*l.queue + l.unread; r.memory > 0 && buffers > fixed(r.memory)-processPrice {
+		t.Errorf("%+v: %s for buffers", r, mib(buffers))
+	}
+	// What the heap holds: the answers' index, the process without load, misses
+	// and their sockets, connections, and replies that clients do not read.
+	const idle, miss, socket = 5 << 20, 2250, 3 << 10
+	live := l.cache/8 + idle + int64(l.misses*miss+l.upstreamSockets*socket) + conns*(connPrice-connKernel) + streams*(streamPrice-streamKernel) + l.unread
 	if r.memory >= 48<<20 && (live > l.heap || len(l.clamped) == 0 && l.cache == defaultCache(r.memory) && live > l.heap/10*9) {
 		t.Errorf("%+v: a heap of %s for %s", r, mib(l.heap), mib(live))
 	}
-	if files := reservedFiles + r.addresses*(r.workers+1+l.conns) + l.upstreamSockets + l.upstreamConns; r.files >= 96 && files > r.files {
+	if files := reservedFiles + r.addresses*(l.workers+1+l.conns) + l.upstreamSockets + l.upstreamConns; r.files >= 96 && files > r.files {
 		t.Errorf("%+v: %+v needs %d descriptors", r, l, files)
 	}
 	if l.misses < minMisses || min(l.missesPerClient, l.conns, l.connsPerClient) < 1 || min(l.upstreamSockets, l.upstreamConns) < r.pools {
@@ -87,12 +91,12 @@ func TestLimitsThatDoNotFit(t *testing.T) {
 		used int64
 		want string
 	}{
-		{machine(128, 1<<20), Options{Limits: LimitOptions{Misses: 100000}}, 4992,
-			"-max-misses 100000 needs 781 MiB (8 KiB each); the memory limit 128 MiB leaves 39 MiB after the cache's 64 MiB, 24 MiB for the process and 1 MiB for TCP connections"},
-		{machine(128, 1<<20), Options{CacheSize: 120 << 20}, 102 << 20,
-			"-cache-size 120 MiB does not fit; the memory limit 128 MiB leaves 102 MiB after 24 MiB for the process and 2 MiB for misses and TCP connections"},
-		{machine(128, 1<<20), Options{Limits: LimitOptions{TCP: 1000}}, 160,
-			"-max-tcp-connections 1000 needs 62 MiB (32 KiB each, on 2 addresses); the memory limit 128 MiB leaves 10 MiB after the cache's 64 MiB, 24 MiB for the process, 26 MiB for misses and 3 MiB for TCP connections to upstreams"},
+		{machine(128, 1<<20), Options{Limits: LimitOptions{Misses: 100000}}, 6656,
+			"-max-misses 100000 needs 390 MiB (4 KiB each); the memory limit 128 MiB leaves 26 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers and 2 MiB for TCP connections"},
+		{machine(128, 1<<20), Options{CacheSize: 120 << 20}, 179 << 19,
+			"-cache-size 120 MiB does not fit; the memory limit 128 MiB leaves 89 MiB after 36 MiB for the process and its buffers and 2 MiB for misses and TCP connections"},
+		{machine(128, 1<<20), Options{Limits: LimitOptions{TCP: 1000}}, 56,
+			"-max-tcp-connections 1000 needs 125 MiB (64 KiB each, on 2 addresses); the memory limit 128 MiB leaves 7 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers, 18 MiB for misses and 2 MiB for TCP connections to upstreams"},
 		{machine(0, 1024), Options{Limits: LimitOptions{TCP: 1000}}, 244,
 			"-max-tcp-connections 1000 needs 2000 file descriptors (one each, on 2 addresses); the limit of open files 1024 leaves 489 after 489 for upstreams and 46 for the process"},
 		{machine(0, 1024), Options{Limits: LimitOptions{Misses: 100, MissesPerClient: 200}}, 100,
@@ -106,8 +110,8 @@ func TestLimitsThatDoNotFit(t *testing.T) {
 		}
 	}
 	for _, o := range []Options{
-		{CacheSize: 102 << 20}, {Limits: LimitOptions{Misses: 4992}}, {Limits: LimitOptions{TCP: 160}},
-		{CacheSize: 10 << 20, Limits: LimitOptions{Misses: 1000, TCP: 1000, MissesPerClient: 1000, TCPPerClient: 1000}},
+		{CacheSize: 89 << 20}, {Limits: LimitOptions{Misses: 6656}}, {Limits: LimitOptions{TCP: 56}},
+		{CacheSize: 10 << 20, Limits: LimitOptions{Misses: 1000, TCP: 450, MissesPerClient: 1000, TCPPerClient: 450}},
 	} {
 		if l := o.limits(machine(128, 1<<20)); len(l.clamped) > 0 {
 			t.Errorf("%+v: %v", o, l.clamped)

@@ -16,7 +16,7 @@ type descs struct {
 	panics, discarded, sendErrors       *prometheus.Desc
 	tcpRejected, tcpEvicted             *prometheus.Desc
 	missLimited, hitsTook               *prometheus.Desc
-	clientLimited, outsiders            *prometheus.Desc
+	clientLimited, outsiders, tcpUnread *prometheus.Desc
 	normalised, siblings, siblingWait   *prometheus.Desc
 	aclBlocked, aclFiltered, aclDropped *prometheus.Desc
 	dns64                               *prometheus.Desc
@@ -48,6 +48,7 @@ func newDescs() *descs {
 		sendErrors:    desc("nodens_server_send_errors_total", "Replies that the kernel refused to send."),
 		tcpRejected:   desc("nodens_server_tcp_rejected_total", "New TCP connections closed because of the connection limit, while none was idle."),
 		tcpEvicted:    desc("nodens_server_tcp_evicted_total", "Idle TCP connections closed to make room for new ones."),
+		tcpUnread:     desc("nodens_server_tcp_unread_total", "Queries over TCP answered with SERVFAIL because too many replies wait until clients read them."),
 		missLimited:   desc("nodens_server_miss_limited_total", "Queries answered with SERVFAIL because too many were being resolved."),
 		clientLimited: desc("nodens_server_client_limited_total", "Queries answered with SERVFAIL because too many of one client were being resolved."),
 		outsiders:     desc("nodens_server_outsiders_refused_total", "Queries refused because only the default route leads to the client."),
@@ -81,6 +82,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	count(m.descs.sendErrors, m.sendErrors.Load())
 	count(m.descs.tcpRejected, m.tcpRejected.Load())
 	count(m.descs.tcpEvicted, m.tcpEvicted.Load())
+	count(m.descs.tcpUnread, m.tcpUnread.Load())
 	count(m.descs.missLimited, m.missLimited.Load())
 	count(m.descs.clientLimited, m.clientLimited.Load())
 	count(m.descs.outsiders, m.outsiders.Load())

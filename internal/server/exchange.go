@@ -453,13 +453,14 @@ func newMisses(limit, perClient int) *misses {
 	return m
 }
 
-// refusal is the reason why there is no slot. It is the text of an Extended DNS
-// Error.
+// refusal is the limit because of which a query gets SERVFAIL. It is the text of an
+// Extended DNS Error.
 type refusal string
 
 const (
 	refusedClient refusal = "too many queries of this client are being resolved"
 	refusedAll    refusal = "too many queries are being resolved"
+	refusedUnread refusal = "too many replies wait until clients read them"
 )
 
 func (r refusal) Error() string { return string(r) }

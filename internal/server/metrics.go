@@ -24,6 +24,7 @@ type Metrics struct {
 	tcpRejected, tcpEvicted  atomic.Uint64
 	missLimited              atomic.Uint64
 	clientLimited, outsiders atomic.Uint64
+	tcpUnread                atomic.Uint64
 	panics                   atomic.Uint64
 
 	mu    sync.Mutex

@@ -390,6 +390,12 @@ func (j *job) finish(reply []byte, o outcome) {
 	j.lis = nil
 	defer l.jobs.Done()
 	s.misses.release(j.q.zone, j.q.client.Addr())
+	if j.conn != nil && !o.dropped {
+		var ok bool
+		if reply, ok = j.conn.reserve(&j.q, reply); !ok {
+			o.rcode = dns.RcodeServerFailure
+		}
+	}
 	if !o.dropped {
 		s.record(s.readers, j.q.zone.stats, &j.q, reply, o)
 	}

@@ -25,6 +25,9 @@ type Config struct {
 	// Workers is the number of UDP sockets on each address. Each has a goroutine
 	// that reads it. 0: one for each processor.
 	Workers int
+	// Queue bounds the receive queue of each UDP socket, in bytes as the kernel counts
+	// them: several hundred for a query. 0: 8 MiB.
+	Queue int
 	// Timeout bounds the resolution of one miss. It must be less than the 5 s
 	// after which stub resolvers give up.
 	Timeout time.Duration
@@ -49,6 +52,7 @@ type TCPLimits struct {
 	Pipeline    int           // queries of one connection being resolved; then reading pauses
 	Idle        time.Duration // until the next query has arrived completely
 	Write       time.Duration // for the client to accept a reply
+	Unread      int64         // bytes of replies that wait until clients accept them
 }
 
 // TCPTimeouts override TCPLimits for one address. A zero value leaves the limit.
@@ -70,13 +74,15 @@ func (t TCPTimeouts) over(l TCPLimits) TCPTimeouts {
 const (
 	defaultTimeout   = 4500 * time.Millisecond
 	defaultMaxMisses = 16384
+	defaultQueue     = 8 << 20
 )
 
-var defaultTCP = TCPLimits{Connections: 1024, PerClient: 512, Pipeline: 128, Idle: 10 * time.Second, Write: 5 * time.Second}
+var defaultTCP = TCPLimits{Connections: 1024, PerClient: 512, Pipeline: 128, Idle: 10 * time.Second, Write: 5 * time.Second, Unread: 64 << 20}
 
 // withDefaults returns c with defaults in place of zero values.
 func (c Config) withDefaults() Config {
 	c.Workers = cmp.Or(c.Workers, runtime.GOMAXPROCS(0))
+	c.Queue = cmp.Or(c.Queue, defaultQueue)
 	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
 	c.MaxMisses = cmp.Or(c.MaxMisses, defaultMaxMisses)
 	c.MaxMissesPerClient = cmp.Or(c.MaxMissesPerClient, max(c.MaxMisses/8, 1))
@@ -86,6 +92,7 @@ func (c Config) withDefaults() Config {
 		Pipeline:    cmp.Or(c.TCP.Pipeline, defaultTCP.Pipeline),
 		Idle:        cmp.Or(c.TCP.Idle, defaultTCP.Idle),
 		Write:       cmp.Or(c.TCP.Write, defaultTCP.Write),
+		Unread:      cmp.Or(c.TCP.Unread, defaultTCP.Unread),
 	}
 	return c
 }
@@ -98,7 +105,9 @@ type Server struct {
 	failed chan error         // the error of the first reader that failed
 	serial atomic.Uint32
 
+	queue        int                            // Config.Queue
 	tcpEvents    atomic.Uint64                  // of all connections; orders them
+	tcpUnread    atomic.Int64                   // bytes, see TCPLimits.Unread
 	tcpListeners atomic.Pointer[[]*tcpListener] // those in listeners
 
 	mu        sync.Mutex // serialises Apply and Shutdown
@@ -137,6 +146,7 @@ func New(c Config) *Server {
 			ctx:    ctx,
 		},
 		tcp:       c.TCP,
+		queue:     c.Queue,
 		cancel:    cancel,
 		failed:    make(chan error, 1),
 		listeners: make(map[netip.AddrPort]*listener),

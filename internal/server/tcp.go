@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 )
 
@@ -59,16 +60,28 @@ type tcpMisses struct {
 	mu      sync.Mutex
 	active  map[*job]struct{}
 	frames  []byte // to be written
+	unread  int64  // bytes of frames, and of those being written
 	ended   int    // queries that ended and still have their token
 	writing bool   // a worker writes
 }
 
+const frameLen = 2 // bytes of the length before a message
+
+// Sizes in bytes of the kernel's buffers of a connection. The kernel doubles them.
+// Without them, a client that does not read may occupy several megabytes.
+const (
+	tcpSendBuffer    = 16 << 10
+	tcpReceiveBuffer = 4 << 10
+)
+
 func (s *Server) listenTCP(ctx context.Context, lis *listener) (*tcpListener, error) {
-	lc := net.ListenConfig{Control: SharePort(func(fd int) error {
+	lc := net.ListenConfig{Control: SharePort(func(fd int) error { // connections inherit it
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, tcpSendBuffer)
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, tcpReceiveBuffer)
 		if lis.gate == nil {
 			return nil
 		}
-		return wantPktinfo(fd, lis.addr.Addr()) // connections inherit it
+		return wantPktinfo(fd, lis.addr.Addr())
 	})}
 	// Redirection needs a sockmap, which does not accept multipath sockets.
 	lc.SetMultipathTCP(false)
@@ -341,6 +354,37 @@ func (c *tcpConn) answer(q *Query, msg []byte, whole bool, out []byte, more bool
 	return out, true
 }
 
+// unreadShare bounds the part of TCPLimits.Unread that one connection may use: one of
+// so many.
+const unreadShare = 4
+
+// reserve makes room for the reply to q until the client has accepted it. If too many
+// bytes wait already, on this connection or on all, it replaces the reply with
+// SERVFAIL, which is short.
+func (c *tcpConn) reserve(q *Query, reply []byte) (kept []byte, ok bool) {
+	s, m := c.t.srv, &c.misses
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := int64(frameLen + len(reply))
+	ok = m.unread+n <= s.tcp.Unread/unreadShare && s.tcpUnread.Load()+n <= s.tcp.Unread
+	if !ok {
+		s.metrics.tcpUnread.Add(1)
+		reply = appendError(reply[:0], q, dns.RcodeServerFailure, failureNote(refusedUnread))
+		n = int64(frameLen + len(reply))
+	}
+	m.unread += n
+	s.tcpUnread.Add(n)
+	return reply, ok
+}
+
+// accepted undoes reserve for n bytes of frames.
+func (c *tcpConn) accepted(n int) {
+	c.misses.mu.Lock()
+	c.misses.unread -= int64(n)
+	c.misses.mu.Unlock()
+	c.t.srv.tcpUnread.Add(-int64(n))
+}
+
 // finish ends j. A worker writes its reply, nil for none, because the client may not
 // read.
 func (c *tcpConn) finish(j *job, reply []byte) {
@@ -374,6 +418,7 @@ func (c *tcpConn) writeReplies() {
 		if len(frames) > 0 && c.writeFrames(frames, true) != nil {
 			c.t.srv.metrics.sendErrors.Add(1)
 		}
+		c.accepted(len(frames))
 		c.since.Store(c.t.srv.tcpEvents.Add(1))
 		for range ended {
 			<-c.slots

@@ -14,10 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// udpReceiveBuffer is the size in bytes of a socket's receive queue: enough for a
-// burst of about ten thousand queries while the process is not scheduled.
-const udpReceiveBuffer = 4 << 20
-
 // udpSocket is one of a listener's SO_REUSEPORT sockets. One goroutine reads it.
 type udpSocket struct {
 	srv    *Server
@@ -51,7 +47,7 @@ func (s *Server) listenUDP(ctx context.Context, lis *listener, reader int) (*udp
 				return err
 			}
 		}
-		setReceiveBuffer(fd)
+		setReceiveBuffer(fd, s.queue)
 		return nil
 	})}
 	pc, err := lc.ListenPacket(ctx, lis.network("udp"), lis.addr.String())
@@ -98,10 +94,12 @@ func wantPktinfo(fd int, addr netip.Addr) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
 }
 
-// setReceiveBuffer enlarges the receive queue as far as the process may.
-func setReceiveBuffer(fd int) {
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, udpReceiveBuffer) != nil {
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, udpReceiveBuffer)
+// setReceiveBuffer makes the receive queue of a socket as large as queue bytes, if
+// the process may. The kernel doubles the value that it gets. 8 MiB hold about ten
+// thousand queries while the process is not scheduled.
+func setReceiveBuffer(fd, queue int) {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, queue/2) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, queue/2)
 	}
 }
 

@@ -329,10 +329,10 @@ func TestBadValues(t *testing.T) {
 		"config.lameduck=1h":                                                     `terminationGracePeriodSeconds must be at least 3605, not 30`,
 		"updateStrategy.rollingUpdate.maxUnavailable=10%":                        `maxSurge is 1 and maxUnavailable is 10%, but exactly one of them must be 0`,
 		"updateStrategy.rollingUpdate.maxSurge=0":                                `maxSurge is 0 and maxUnavailable is 0, but exactly one`,
-		"config.cacheSize=110M":                                                  `config.cacheSize 110M does not fit: resources.limits.memory, 128 MiB, leaves 102 MiB after 24 MiB for the process and 2 MiB for misses and TCP connections`,
-		"extraArgs={-max-misses=100000}":                                         `-max-misses 100000 needs 781 MiB (8 KiB each); resources.limits.memory, 128 MiB, leaves 39 MiB after the cache's 64 MiB, 24 MiB for the process and 1 MiB for TCP connections`,
-		"extraArgs={-quiet,--max-misses=4000},config.cacheSize=96Mi":             `-max-misses 4000 needs 31 MiB (8 KiB each); resources.limits.memory, 128 MiB, leaves 7 MiB after the cache's 96 MiB`,
-		"extraArgs={-quiet,-max-tcp-connections=1000}":                           `-max-tcp-connections 1000 needs 62 MiB (32 KiB each, on 2 addresses); resources.limits.memory, 128 MiB, leaves 10 MiB after the cache's 64 MiB, 24 MiB for the process, 26 MiB for misses and 3 MiB for TCP connections to upstreams`,
+		"config.cacheSize=110M":                                                  `config.cacheSize 110M does not fit: resources.limits.memory, 128 MiB, leaves 89 MiB after 36 MiB for the process and its buffers and 2 MiB for misses and TCP connections`,
+		"extraArgs={-max-misses=100000}":                                         `-max-misses 100000 needs 390 MiB (4 KiB each); resources.limits.memory, 128 MiB, leaves 26 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers and 2 MiB for TCP connections`,
+		"extraArgs={-quiet,--max-misses=4000},config.cacheSize=80Mi":             `-max-misses 4000 needs 15 MiB (4 KiB each); resources.limits.memory, 128 MiB, leaves 10 MiB after the cache's 80 MiB`,
+		"extraArgs={-quiet,-max-tcp-connections=1000}":                           `-max-tcp-connections 1000 needs 125 MiB (64 KiB each, on 2 addresses); resources.limits.memory, 128 MiB, leaves 7 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers, 18 MiB for misses and 2 MiB for TCP connections to upstreams`,
 		"updateStrategy.type=Recreate":                                           `at '/updateStrategy/type': value must be one of 'RollingUpdate', 'OnDelete'`,
 	} {
 		t.Run(values, func(t *testing.T) {
@@ -351,13 +351,13 @@ func TestBadValues(t *testing.T) {
 // that nodens check cannot see here: the largest values of the daemon's table.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct{ memory, flag, fits, over string }{
-		{"128Mi", "-max-misses", "4992", "4993"},
-		{"128Mi", "-cache-size", "102M", "103M"},
-		{"128Mi", "-max-tcp-connections", "160", "161"},
-		{"134217728", "-max-misses", "4992", "4993"},
-		{"1Gi", "-max-misses", "62336", "62337"},
+		{"128Mi", "-max-misses", "6656", "6657"},
+		{"128Mi", "-cache-size", "89M", "90M"},
+		{"128Mi", "-max-tcp-connections", "56", "57"},
+		{"134217728", "-max-misses", "6656", "6657"},
+		{"1Gi", "-max-misses", "99840", "99841"},
 		{"16Mi", "-max-misses", "128", "129"},
-		{"64M", "-cache-size", "35M", "36M"},
+		{"64M", "-cache-size", "28M", "29M"},
 	} {
 		for value, fits := range map[string]bool{c.fits: true, c.over: false} {
 			_, err := template("--set", "resources.requests.memory=8Mi,resources.limits.memory="+c.memory+",extraArgs={"+c.flag+"="+value+"}")
