@@ -1,39 +1,113 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"strings"
+	"io"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// check validates a Corefile and prints its settings. With the daemon's flags, it
-// checks the Corefile that a daemon with these flags uses, and that the limits fit
-// the memory limit of its own cgroup.
-func check(e env) error {
-	if len(e.args) == 2 && !strings.HasPrefix(e.args[1], "-") {
-		e.args = []string{"check", "-basecorefile=", "-conf", e.args[1]}
-	}
-	f, err := parseFlags(e.args[1:], e.stderr)
-	if err != nil {
-		return helpIsNoError(err)
-	}
+const checkHelp = `usage: nodens check [-o text|json] [the daemon's flags] [FILE]
+
+Validates a Corefile and prints its settings, with the defaults. Files, interfaces
+and addresses that it names are checked when the daemon starts. Without FILE, check
+reads the Corefile that a daemon with these flags reads, replaces its placeholders,
+and checks that the limits fit the memory limit of its own cgroup.
+
+  -o FORMAT      text or json (default text)
+
+Exit status: 0 valid, maybe with warnings; 1 invalid; 2 a wrong command line.
+`
+
+// checkResult is the output of check -o json.
+type checkResult struct {
+	OK       bool               `json:"ok"`
+	Errors   []problem          `json:"errors"`
+	Warnings []problem          `json:"warnings"`
+	Blocks   []config.BlockText `json:"blocks"`
+}
+
+// problem is an error or a warning. Place and directive are of the Corefile, if the
+// problem is in one.
+type problem struct {
+	File      string `json:"file,omitempty"`
+	Line      int    `json:"line,omitempty"`
+	Directive string `json:"directive,omitempty"`
+	Text      string `json:"text"`
+}
+
+func checkCommand(e env) *cli.Command {
+	f, format := newFlags(), new(outputFormat)
+	own := format.set("check")
+	return command(e, "check", "[FILE]", "validate a Corefile and print its settings, with the defaults", checkHelp,
+		append(cliFlags(own), cliFlags(f.set())...), func(_ context.Context, c *cli.Command) error {
+			switch {
+			case c.NArg() > 1:
+				return unexpected(e, c, c.Args().Get(1))
+			case c.NArg() == 1:
+				f.Corefile, f.BaseCorefile = c.Args().First(), ""
+			case !given(c, own):
+				return wrongUsage(e, "usage: nodens check FILE, or nodens check with the daemon's flags")
+			}
+			return check(e, f, format.json)
+		})
+}
+
+// check prints the settings of the Corefile, its errors and its warnings.
+func check(e env, f *flags, asJSON bool) error {
 	f.resolve()
 	f.Getenv, f.Root = e.getenv, e.root
-	if len(e.args) == 1 {
-		fmt.Fprintln(e.stderr, "usage: nodens check FILE, or nodens check with the daemon's flags")
-		return errUsage
+	var warnings []error
+	cfg, err := f.ReadCorefile(func(err error) { warnings = append(warnings, err) })
+	if err == nil {
+		warnings = append(warnings, cfg.Warnings...)
+		err = errors.Join(cfg.Overlap(f.DNSPort), cfg.Loops(f.DNSPort), f.CheckLimits(cfg))
 	}
-	cfg, err := f.ReadCorefile(func(err error) { fmt.Fprintln(e.stderr, err) })
+	if asJSON {
+		r := checkResult{OK: err == nil, Errors: problems(err), Warnings: problems(errors.Join(warnings...)), Blocks: []config.BlockText{}}
+		if cfg != nil {
+			r.Blocks = cfg.Text()
+		}
+		if werr := writeJSON(e.stdout, r); werr != nil || err == nil {
+			return werr
+		}
+		return exitStatus(1)
+	}
+	for _, w := range warnings {
+		fmt.Fprintln(e.stderr, "warning:", w)
+	}
 	if err != nil {
 		return err
 	}
-	if err := cfg.Overlap(f.DNSPort); err != nil {
-		return err
-	}
-	if err := f.CheckLimits(cfg); err != nil {
-		return err
-	}
-	for _, w := range cfg.Warnings {
-		fmt.Fprintln(e.stderr, "warning:", w)
-	}
 	return cfg.Describe(e.stdout)
+}
+
+// problems returns the errors that err joins.
+func problems(err error) []problem {
+	all := []problem{}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, one := range joined.Unwrap() {
+			all = append(all, problems(one)...)
+		}
+		return all
+	}
+	var at *config.Error
+	switch {
+	case errors.As(err, &at):
+		all = append(all, problem{at.File, at.Line, at.Directive, at.Err.Error()})
+	case err != nil:
+		all = append(all, problem{Text: err.Error()})
+	}
+	return all
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }

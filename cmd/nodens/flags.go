@@ -1,26 +1,27 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/urfave/cli/v3"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/daemon"
 )
-
-// errUsage: the command line is wrong, and the reason is on stderr.
-var errUsage = errors.New("usage")
 
 // flags is the parsed command line of the daemon.
 type flags struct {
@@ -28,6 +29,7 @@ type flags struct {
 	corefile         string
 	supervise        *bool // nil: not given
 	version, plugins bool
+	uid              int // of the daemon
 }
 
 // group is a heading of the help text and the flags under it.
@@ -46,41 +48,20 @@ var flagGroups = []group{
 	{"Cache", []string{"cache-size", "cache-snapshot"}},
 	{"Upstream", []string{"hedge"}},
 	{"Clients", []string{"clients", "max-misses", "max-misses-per-client", "max-tcp-connections", "max-tcp-connections-per-client"}},
-	{"Other", []string{"supervise", "keep-privileges", "quiet", "version", "plugins"}},
+	{"Log", []string{"log-format", "log-level", "quiet"}},
+	{"Other", []string{"supervise", "keep-privileges", "version", "plugins"}},
 }
 
 // parseFlags parses the daemon's command line. A flag may be written -x v, -x=v or
 // --x=v, as in node-cache.
 func parseFlags(args []string, stderr io.Writer) (*flags, error) {
-	f := &flags{Options: defaults()}
-	fs := f.set()
-	if err := parse(fs, args, stderr, func() { usage(stderr, fs) }); err != nil {
-		return nil, err
-	}
-	if fs.NArg() > 0 {
-		fmt.Fprintf(stderr, "unexpected argument %q; run nodens -h for the commands and flags\n", fs.Arg(0))
-		return nil, errUsage
-	}
-	return f, nil
+	f := newFlags()
+	run := func(context.Context, *cli.Command) error { return nil }
+	c := command(env{stdout: io.Discard, stderr: stderr}, "nodens", "", "", "", cliFlags(f.set()), run)
+	return f, c.Run(context.Background(), append([]string{"nodens"}, args...))
 }
 
-// parse parses args. Its errors are errUsage and, after printHelp, flag.ErrHelp.
-func parse(fs *flag.FlagSet, args []string, stderr io.Writer, printHelp func()) error {
-	fs.SetOutput(stderr)
-	fs.Usage = func() {}
-	if err := checkRemoved(args); err != nil {
-		fmt.Fprintln(stderr, err)
-		return errUsage
-	}
-	switch err := fs.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		printHelp()
-		return err
-	case err != nil:
-		return errUsage
-	}
-	return nil
-}
+func newFlags() *flags { return &flags{Options: defaults(), uid: os.Geteuid()} }
 
 // defaults has the defaults of flags that parse their value by a function.
 func defaults() daemon.Options {
@@ -107,6 +88,7 @@ func (f *flags) set() *flag.FlagSet {
 	f.setRedirect(fs)
 	f.setCluster(fs)
 	f.setLimits(fs)
+	f.setLog(fs)
 	fs.Func("cache-size", "`bytes` that cached answers of all zones may use, with K, M or G for 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, less below 128M, at most 512M; 64M without a limit)", func(s string) (err error) {
 		f.CacheSize, err = parseBytes(s)
 		return err
@@ -122,7 +104,6 @@ func (f *flags) set() *flag.FlagSet {
 	fs.StringVar(&f.CacheSnapshot, "cache-snapshot", "", "pass the cache to the next process: in `file` if that process starts after this one has ended, over file.sock if it starts before. Other users must not be able to write to the directory, for example /run/nodens (default: each process starts with an empty cache)")
 	fs.BoolVar(&f.Hedge, "hedge", true, "send the query again when the upstream takes longer than usual to reply, not only after two seconds")
 	fs.BoolVar(&f.KeepPrivileges, "keep-privileges", false, "keep the capabilities that nodens does not need after the start")
-	fs.BoolVar(&f.Quiet, "quiet", false, "log warnings and errors only")
 	fs.BoolVar(&f.version, "version", false, "print the version and exit")
 	fs.BoolVar(&f.plugins, "plugins", false, "print the Corefile directives that nodens knows and exit")
 	return fs
@@ -175,6 +156,29 @@ func (f *flags) setHost(fs *flag.FlagSet) {
 		return err
 	})
 	fs.StringVar(&f.PIDFile, "pidfile", "", "write the process ID to `file` once serving, and remove it on exit")
+}
+
+func (f *flags) setLog(fs *flag.FlagSet) {
+	fs.Func("log-format", "write the log, the query log and the line with the addresses as `text` or json (default text)", func(s string) error {
+		f.LogJSON = s == "json"
+		if s != "json" && s != "text" {
+			return errors.New("want text or json")
+		}
+		return nil
+	})
+	fs.Func("log-level", "log messages of this `level` and above: debug, info, warn or error (default info)", func(s string) error {
+		if !slices.Contains([]string{"debug", "info", "warn", "error"}, s) {
+			return errors.New("want debug, info, warn or error")
+		}
+		return f.LogLevel.UnmarshalText([]byte(s))
+	})
+	fs.BoolFunc("quiet", "the same as -log-level warn", func(s string) error {
+		on, err := strconv.ParseBool(s)
+		if err == nil && on {
+			f.LogLevel = slog.LevelWarn
+		}
+		return err
+	})
 }
 
 func parsePort(s string) (uint16, error) {
@@ -231,51 +235,23 @@ func parseBytes(s string) (int64, error) {
 	return n << shift, nil
 }
 
-// usage prints the commands and the flags by group.
-func usage(w io.Writer, fs *flag.FlagSet) {
-	fmt.Fprint(w, `nodens is a DNS cache for the nodes of a Kubernetes cluster.
-
-  nodens [flags]       serve; without -conf and -localip, serve an embedded sample
-  nodens check FILE    validate a Corefile and print its settings, with defaults
-  nodens check [flags] the same for the Corefile of a daemon with these flags
-  nodens status        print the host set-up, and whether it is complete
-  nodens doctor        examine how queries of the node and of a pod reach nodens; see -h
-  nodens migrate FILE… convert manifests of node-cache to nodens; see -h
-  nodens teardown      remove from the host everything that nodens has set up
-  nodens version       print the version
-
-`)
-	for _, g := range flagGroups {
-		fmt.Fprintf(w, "%s:\n", g.title)
-		for _, name := range g.names {
-			f := fs.Lookup(name)
-			arg, text := flag.UnquoteUsage(f)
-			if f.DefValue != "" && f.DefValue != "false" {
-				text += " (default " + f.DefValue + ")"
-			}
-			fmt.Fprintf(w, "  -%s\n      %s\n", strings.TrimSpace(f.Name+" "+arg), text)
-		}
-		fmt.Fprintln(w)
-	}
-}
-
 // resolve fills in what the command line leaves open: node-cache's paths if nodens
 // replaces it, else the sample.
 func (f *flags) resolve() {
-	if f.KubeDNS == "" && exists(defaultKubeDNS) {
+	if f.KubeDNS == "" && f.exists(defaultKubeDNS) {
 		f.KubeDNS = defaultKubeDNS
 	}
 	if f.Corefile == "" {
 		f.Corefile = f.corefile
 	}
-	if f.Corefile != "" || len(f.LocalIPs) > 0 || exists(f.BaseCorefile) {
+	if f.Corefile != "" || len(f.LocalIPs) > 0 || f.exists(f.BaseCorefile) {
 		if f.Corefile == "" {
 			f.Corefile = defaultCorefilePath
 		}
 		return
 	}
 	f.Sample = true
-	if os.Geteuid() == 0 {
+	if f.uid == 0 {
 		f.LocalIPs = []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 20, 10})}
 		return
 	}
@@ -285,7 +261,7 @@ func (f *flags) resolve() {
 	}
 }
 
-func exists(path string) bool {
-	_, err := os.Stat(path)
+func (f *flags) exists(path string) bool {
+	_, err := os.Stat(f.Path(path))
 	return err == nil
 }

@@ -73,15 +73,15 @@ func TestParseFlagsErrors(t *testing.T) {
 		"-max-misses=0":                      "want a number from 1",
 		"-max-misses-per-client=many":        "want a number from 1",
 		"-max-tcp-connections=-1":            "want a number from 1",
-		"-nonsense":                          "flag provided but not defined",
+		"-nonsense":                          "unknown flag -nonsense: run nodens help for the flags",
 		"-syncinterval=-5":                   "want a number of seconds",
 		"-syncinterval=0":                    "want a number of seconds",
 		"-syncinterval=5ms":                  "want at least a second",
 		"-health-port=http":                  "a port is a number from 1 to 65535",
 		"-metrics-listen-address=9353":       "want host:port, or 0 for none",
 		"-metrics-listen-address=:0":         "want host:port, or 0 for none",
-		"surplus":                            `unexpected argument "surplus"`,
-		"-setupinterface=perhaps":            "invalid boolean",
+		"surplus":                            `unexpected argument "surplus": run nodens help`,
+		"-setupinterface=perhaps":            `invalid value "perhaps" for flag -setupinterface: want true or false`,
 		"-cache-size=9999999999999999999999": "is not a size",
 	} {
 		var stderr bytes.Buffer
@@ -109,7 +109,7 @@ func TestSyncInterval(t *testing.T) {
 // TestHelpHasEveryFlag checks that each flag is in one group, and that the flags of
 // the groups exist.
 func TestHelpHasEveryFlag(t *testing.T) {
-	fs := new(flags).set()
+	fs := newFlags().set()
 	seen := make(map[string]int)
 	for _, g := range flagGroups {
 		for _, n := range g.names {
@@ -124,9 +124,7 @@ func TestHelpHasEveryFlag(t *testing.T) {
 			t.Errorf("-%s is in %d groups", f.Name, seen[f.Name])
 		}
 	})
-	var out bytes.Buffer
-	usage(&out, fs)
-	for line := range strings.Lines(out.String()) {
+	for line := range strings.Lines(helpOfDaemon(newFlags())) {
 		if strings.Contains(line, "%!") {
 			t.Errorf("help: %s", line)
 		}
@@ -150,7 +148,7 @@ func TestFlagsReach(t *testing.T) {
 	if c := resolved(t, []string{"-syncinterval", "7"}).HostConfig(); c.SyncInterval != 7*time.Second {
 		t.Errorf("-syncinterval 7: the host is checked every %v", c.SyncInterval)
 	}
-	for arg, want := range map[string]bool{"-hedge=false": false, "-hedge": true, "-quiet": true} {
+	for arg, want := range map[string]bool{"-hedge=false": false, "-hedge": true} {
 		if f := resolved(t, []string{arg}); f.Hedge != want {
 			t.Errorf("%s: hedge %t, want %t", arg, f.Hedge, want)
 		}
@@ -171,8 +169,7 @@ func TestRemovedFlags(t *testing.T) {
 		for _, parse := range []func(io.Writer) error{
 			func(w io.Writer) error { _, err := parseFlags(tc.args, w); return err },
 			func(w io.Writer) error {
-				_, err := readDoctorFlags(env{args: append([]string{"doctor"}, tc.args...), stderr: w})
-				return err
+				return run(t.Context(), env{args: append([]string{"doctor"}, tc.args...), stderr: w})
 			},
 		} {
 			var stderr bytes.Buffer
@@ -181,7 +178,7 @@ func TestRemovedFlags(t *testing.T) {
 			}
 		}
 	}
-	fs := new(flags).set()
+	fs := newFlags().set()
 	for name := range removedFlags {
 		if fs.Lookup(name) != nil {
 			t.Errorf("-%s was removed and is a flag", name)

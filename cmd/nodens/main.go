@@ -4,10 +4,10 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
@@ -15,17 +15,18 @@ import (
 
 	// The image has no CA certificates, which forward needs for tls://. The host's
 	// certificates take precedence.
+	"github.com/urfave/cli/v3"
 	_ "golang.org/x/crypto/x509roots/fallback"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/daemon"
-	"github.com/nodens-dns/nodens/internal/doctor"
 	"github.com/nodens-dns/nodens/internal/supervise"
 )
 
 // env is the environment of run.
 type env struct {
 	args           []string // without the program's name
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	root           fs.FS            // the file system, with /proc and /sys
@@ -40,7 +41,7 @@ func main() {
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP, syscall.SIGUSR1)
 	var status exitStatus
-	err := run(ctx, env{args: os.Args[1:], stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, root: os.DirFS("/"), signals: reload})
+	err := run(ctx, env{args: os.Args[1:], stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, root: os.DirFS("/"), signals: reload})
 	switch {
 	case err == nil:
 	case errors.As(err, &status):
@@ -55,28 +56,18 @@ func main() {
 
 // run runs one of the commands, or the daemon until ctx is done.
 func run(ctx context.Context, e env) error {
-	if len(e.args) > 0 {
-		switch e.args[0] {
-		case "check":
-			return check(e)
-		case "doctor":
-			return examine(ctx, e)
-		case doctor.AskCommand:
-			return doctor.Ask(ctx, os.Stdin, e.stdout)
-		case "migrate":
-			return migrateManifests(e, os.Stdin)
-		case "status":
-			return status(ctx, e)
-		case "teardown":
-			return teardown(ctx, e)
-		case "version":
-			return printVersion(e)
-		}
+	root := newCommand(e)
+	err := root.Run(ctx, append([]string{"nodens"}, e.args...))
+	var missing cli.ExitCoder // help for a command that does not exist
+	if errors.As(err, &missing) {
+		return unexpected(e, root, e.args[len(e.args)-1])
 	}
-	f, err := parseFlags(e.args, e.stderr)
+	return err
+}
+
+// serve runs the daemon until ctx is done.
+func serve(ctx context.Context, e env, f *flags) error {
 	switch {
-	case err != nil:
-		return helpIsNoError(err)
 	case f.version:
 		return printLine(e, versionLine())
 	case f.plugins:
@@ -84,24 +75,22 @@ func run(ctx context.Context, e env) error {
 	}
 	f.resolve()
 	f.Version, f.Stdout, f.Stderr, f.Getenv, f.Root, f.Signals = buildVersion(), e.stdout, e.stderr, e.getenv, e.root, e.signals
-	f.Supervisor, err = supervise.Attach(e.getenv)
-	switch {
-	case err != nil:
+	supervised, err := supervise.Attach(e.getenv)
+	if f.Supervisor = supervised; err != nil {
 		return err
-	case f.Supervisor == nil && f.supervised():
+	}
+	if supervised == nil && f.supervised() {
 		return supervisor(ctx, e, f)
 	}
-	return daemon.Run(ctx, f.Options)
+	err = daemon.Run(ctx, f.Options)
+	if err != nil && f.LogJSON {
+		slog.New(f.LogHandler(e.stderr, nil)).Error("nodens ends", "error", err)
+		return exitStatus(1)
+	}
+	return err
 }
 
 func printLine(e env, s string) error {
 	_, err := fmt.Fprintln(e.stdout, s)
-	return err
-}
-
-func helpIsNoError(err error) error {
-	if errors.Is(err, flag.ErrHelp) {
-		return nil
-	}
 	return err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+
+	"github.com/urfave/cli/v3"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/migrate"
@@ -19,7 +22,7 @@ const defaultImage = "ghcr.io/nodens-dns/nodens:latest"
 // errRefused: part of a manifest will not work.
 var errRefused = errors.New("migrate: change what is refused first")
 
-const migrateUsage = `usage: nodens migrate [-image IMAGE] [-redirect off|auto|on] [-o yaml|report] FILE...
+const migrateHelp = `usage: nodens migrate [-image IMAGE] [-redirect off|auto|on] [-o yaml|report] FILE...
 
 Reads the manifests of node-cache (NodeLocal DNSCache), including its ConfigMap,
 and prints them for nodens. FILE - is standard input. The report, on standard
@@ -33,43 +36,45 @@ Exit status: 0 everything will work; 1 something is refused, or an error;
 
 // migrateFlags is the command line of migrate.
 type migrateFlags struct {
-	image, format, redirect string
-	files                   []string
+	image, redirect string
+	reportOnly      bool
+	files           []string
 }
 
-func parseMigrateFlags(e env) (*migrateFlags, error) {
-	f := &migrateFlags{}
+func (f *migrateFlags) set() *flag.FlagSet {
 	fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
-	fs.SetOutput(e.stderr)
-	fs.Usage = func() {}
-	fs.StringVar(&f.image, "image", defaultImage, "")
-	fs.StringVar(&f.format, "o", "yaml", "")
-	fs.Func("redirect", "", func(s string) error {
+	fs.StringVar(&f.image, "image", defaultImage, "`image` of nodens")
+	fs.Func("o", "print the manifests as yaml, or the `report` only (default yaml)", func(s string) error {
+		f.reportOnly = s == "report"
+		if s != "yaml" && s != "report" {
+			return errors.New("want yaml or report")
+		}
+		return nil
+	})
+	fs.Func("redirect", "add what socket redirection in this `mode` needs: off, auto or on (default off)", func(s string) error {
 		mode, err := config.ParseRedirectMode(s)
 		if f.redirect = string(mode); mode == config.RedirectOff {
 			f.redirect = migrate.RedirectOff
 		}
 		return err
 	})
-	err := fs.Parse(e.args[1:])
-	f.files = fs.Args()
-	if err != nil || len(f.files) == 0 || f.format != "yaml" && f.format != "report" || f.image == "" {
-		fmt.Fprint(e.stderr, migrateUsage)
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, err
-		}
-		return nil, errUsage
-	}
-	return f, nil
+	return fs
 }
 
-// migrateManifests is the migrate command.
-func migrateManifests(e env, stdin io.Reader) error {
-	f, err := parseMigrateFlags(e)
-	if err != nil {
-		return helpIsNoError(err)
-	}
-	files, err := readManifests(f.files, stdin)
+func migrateCommand(e env) *cli.Command {
+	f := new(migrateFlags)
+	return command(e, "migrate", "FILE...", "convert manifests of node-cache to nodens", migrateHelp, cliFlags(f.set()), func(_ context.Context, c *cli.Command) error {
+		if c.NArg() == 0 || f.image == "" {
+			return wrongUsage(e, "%s", migrateHelp)
+		}
+		f.files = c.Args().Slice()
+		return migrateManifests(e, f)
+	})
+}
+
+// migrateManifests prints the manifests and the report.
+func migrateManifests(e env, f *migrateFlags) error {
+	files, err := readManifests(f.files, e.stdin)
 	if err != nil {
 		return err
 	}
@@ -77,7 +82,7 @@ func migrateManifests(e env, stdin io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	if f.format == "report" {
+	if f.reportOnly {
 		err = report.Write(e.stdout)
 	} else {
 		_, werr := io.WriteString(e.stdout, out)

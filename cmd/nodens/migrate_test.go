@@ -18,8 +18,8 @@ var update = flag.Bool("update", false, "write the golden files")
 func migrateFile(t *testing.T, stdin string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	e := env{args: append([]string{"migrate", "-image", "example.org/nodens:v1"}, args...), stdout: &out, stderr: &errs, getenv: os.Getenv}
-	err = migrateManifests(e, strings.NewReader(stdin))
+	e := env{args: append([]string{"migrate", "-image", "example.org/nodens:v1"}, args...), stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs, getenv: os.Getenv}
+	err = run(t.Context(), e)
 	return out.String(), errs.String(), err
 }
 

@@ -3,9 +3,7 @@ package main
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/internal/config"
@@ -41,16 +39,4 @@ var removedFlags = map[string]string{
 	"redirect-opt-out":   "redirect auto { opt_out … }",
 	"redirect-uplink":    "redirect auto { uplink … }",
 	"redirect-heartbeat": "redirect auto { heartbeat … }",
-}
-
-// checkRemoved returns an error that says what to write instead of a removed
-// flag.
-func checkRemoved(args []string) error {
-	for _, arg := range args {
-		name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
-		if instead, ok := removedFlags[name]; ok && strings.HasPrefix(arg, "-") {
-			return fmt.Errorf("the flag -%s was removed: write %q into a server block of the Corefile, see docs/cilium.md", name, instead)
-		}
-	}
-	return nil
 }

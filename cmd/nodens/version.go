@@ -28,12 +28,3 @@ func buildVersion() string {
 func versionLine() string {
 	return fmt.Sprintf("nodens %s %s/%s %s", buildVersion(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 }
-
-// printVersion is the version command.
-func printVersion(e env) error {
-	if len(e.args) > 1 {
-		fmt.Fprintln(e.stderr, "usage: nodens version")
-		return errUsage
-	}
-	return printLine(e, versionLine())
-}

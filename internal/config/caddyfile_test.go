@@ -41,7 +41,7 @@ type group struct {
 func compareGroups(t *testing.T, file string, text string, src Source) bool {
 	t.Helper()
 	e := expander{Source: src, snippets: make(map[string][]token)}
-	if err := e.expand(lex(file, text), 0); err != nil {
+	if err := e.expandText(file, text, 0); err != nil {
 		return false
 	}
 	g := grouper{tokens: e.out, getenv: src.getenv}

@@ -11,35 +11,59 @@ import (
 	"unicode"
 )
 
-// Describe prints c for people: a heading for each block and a line for each of its
-// directives, with every value that applies, including the defaults. The directives
-// of a block come in the order of Directives.
+// BlockText is a server block in words.
+type BlockText struct {
+	File       string          `json:"file"`
+	Line       int             `json:"line"`
+	Zones      []string        `json:"zones"`
+	Directives []DirectiveText `json:"directives"`
+}
+
+// DirectiveText is a directive in words, with every value that applies.
+type DirectiveText struct {
+	Name   string   `json:"name"`
+	Values []string `json:"values"`
+}
+
+// Text returns every block of c, with the defaults. The directives of a block come in
+// the order of Directives.
+func (c *Config) Text() []BlockText {
+	blocks := make([]BlockText, len(c.Blocks))
+	for i, b := range c.Blocks {
+		blocks[i] = b.text()
+	}
+	return blocks
+}
+
+func (b *Block) text() BlockText {
+	t := BlockText{File: b.File, Line: b.Line}
+	for _, z := range b.Zones {
+		t.Zones = append(t.Zones, z.String())
+	}
+	for _, d := range Directives() {
+		for _, values := range d.describe(b) {
+			t.Directives = append(t.Directives, DirectiveText{d.Name, values})
+		}
+	}
+	return t
+}
+
+// Describe prints Text: a heading for each block and a line for each directive.
 func (c *Config) Describe(w io.Writer) error {
 	out := bufio.NewWriter(w)
-	for i, b := range c.Blocks {
+	for i, b := range c.Text() {
 		if i > 0 {
 			fmt.Fprintln(out)
 		}
-		b.describe(out)
+		fmt.Fprintf(out, "%s:%d: %s\n", b.File, b.Line, strings.Join(b.Zones, " "))
+		for _, d := range b.Directives {
+			fmt.Fprintf(out, "  %-10s  %s\n", d.Name, strings.Join(d.Values, "; "))
+		}
 	}
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("describe %s: %w", c.File, err)
 	}
 	return nil
-}
-
-// describe ignores write errors; out keeps the first one.
-func (b *Block) describe(out *bufio.Writer) {
-	zones := make([]string, len(b.Zones))
-	for i, z := range b.Zones {
-		zones[i] = z.String()
-	}
-	fmt.Fprintf(out, "%s:%d: %s\n", b.File, b.Line, strings.Join(zones, " "))
-	for _, d := range Directives() {
-		for _, values := range d.describe(b) {
-			fmt.Fprintf(out, "  %-10s  %s\n", d.Name, strings.Join(values, "; "))
-		}
-	}
 }
 
 // describer is the type of a directive's values.

@@ -88,7 +88,7 @@ func unknownDirective(s statement) error {
 	if why, ok := refused()[s.text]; ok {
 		return s.errorf("%s", why)
 	}
-	if guess := nearest(s.text, DirectiveNames()); guess != "" {
+	if guess := Nearest(s.text, DirectiveNames()); guess != "" {
 		return s.errorf("unknown directive, did you mean %s?", guess)
 	}
 	return s.errorf("unknown directive, expected one of: %s", strings.Join(DirectiveNames(), ", "))

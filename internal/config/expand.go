@@ -27,6 +27,14 @@ type expander struct {
 	out      []token
 }
 
+// expandText appends the words of a file to e.out.
+func (e *expander) expandText(file, text string, depth int) error {
+	if line := unclosedQuote(text); line > 0 {
+		return token{file: file, line: line}.errorf("the quote that starts here is not closed: a \" is missing")
+	}
+	return e.expand(lex(file, text), depth)
+}
+
 // expand appends tokens to e.out. depth is the number of nested imports.
 func (e *expander) expand(tokens []token, depth int) error {
 	for len(tokens) > 0 {
@@ -166,7 +174,7 @@ func (e *expander) importFiles(line token, pattern string, depth int) error {
 		if !slices.Contains(e.files, file) {
 			e.files = append(e.files, file)
 		}
-		if err := e.expand(lex(file, string(text)), depth+1); err != nil {
+		if err := e.expandText(file, string(text), depth+1); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"strings"
+	"unicode"
 
 	"github.com/coredns/caddy/caddyfile"
 )
@@ -32,4 +33,33 @@ func lex(file, text string) []token {
 		tokens = append(tokens, t)
 	}
 	return tokens
+}
+
+// unclosedQuote returns the line, from 1, of a quote without end, or 0. A quote
+// starts at the beginning of a word, and in it only \" is an escape.
+func unclosedQuote(text string) int {
+	line, start := 1, 0
+	word, comment, escaped := false, false, false
+	for _, ch := range strings.TrimPrefix(text, "\ufeff") {
+		switch {
+		case start > 0:
+			if ch == '"' && !escaped {
+				start = 0
+			}
+			escaped = ch == '\\' && !escaped
+		case comment && ch != '\n' || ch == '\r':
+		case unicode.IsSpace(ch):
+			word, comment = false, false
+		case ch == '#':
+			comment = true
+		case ch == '"' && !word:
+			start = line
+		default:
+			word = true
+		}
+		if ch == '\n' {
+			line++
+		}
+	}
+	return start
 }

@@ -10,7 +10,7 @@ func Parse(name, text string, src Source) (*Config, error) {
 		return nil, &Error{File: name, Line: 1, Err: reason("cannot read the Corefile: %v", errTooLarge)}
 	}
 	e := expander{Source: src, snippets: make(map[string][]token), files: []string{name}}
-	if err := e.expand(lex(name, text), 0); err != nil {
+	if err := e.expandText(name, text, 0); err != nil {
 		return nil, err
 	}
 	g := grouper{tokens: e.out, getenv: src.getenv, warnings: new([]error)}
@@ -25,7 +25,7 @@ func Parse(name, text string, src Source) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Warnings = *g.warnings
+	c.Warnings = append(*g.warnings, c.withoutSource()...)
 	return c, nil
 }
 

@@ -121,7 +121,7 @@ func (o statement) unknown(later ...string) error {
 	if len(known) == 0 {
 		return at(reason("unknown option %q, the directive has no options", o.text))
 	}
-	if guess := nearest(o.text, known); guess != "" {
+	if guess := Nearest(o.text, known); guess != "" {
 		return at(reason("unknown option %q, did you mean %s?", o.text, guess))
 	}
 	return at(reason("unknown option %q, expected one of: %s", o.text, strings.Join(known, ", ")))

@@ -1,8 +1,8 @@
 package config
 
-// nearest returns the first of the candidates that are closest to word, or "" if
+// Nearest returns the first of the candidates that are closest to word, or "" if
 // none is within two edits.
-func nearest(word string, candidates []string) string {
+func Nearest(word string, candidates []string) string {
 	best, bestDistance := "", 3
 	if len(word) > 30 {
 		return ""

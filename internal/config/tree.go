@@ -80,6 +80,9 @@ func (g *grouper) keys() ([]token, error) {
 		if t.text, comma = strings.CutSuffix(text, ","); t.text == "" {
 			return nil, t.errorf("a zone is missing before the comma; write the comma directly after the zone")
 		}
+		if zone, glued := strings.CutSuffix(t.text, "{"); glued {
+			return nil, t.errorf("%q: write a space before {, as in %q", t.text, zone+" {")
+		}
 		keys = append(keys, t)
 	}
 	switch {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
@@ -51,7 +52,10 @@ func (c *activeConfig) use(ctx context.Context, cfg source) error {
 	}
 	c.stopWork()
 	c.app = a
-	c.level.Set(logLevel(c.opts.Quiet, a.debug))
+	c.level.Set(c.opts.LogLevel)
+	if a.debug {
+		c.level.Set(slog.LevelDebug)
+	}
 	runtime.SetBlockProfileRate(a.blockRate)
 	c.caches.use(a.caches)
 	c.retain()

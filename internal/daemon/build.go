@@ -63,7 +63,7 @@ type builder struct {
 func newBuilder(b base, store *cache.Store, pools *pools, gate *server.Gate, lines *lineWriter, probes *probeState) *builder {
 	return &builder{
 		base: b, store: store, pools: pools, gate: gate, lines: lines, probes: probes,
-		queries: slog.New(slog.NewTextHandler(lines, nil)), resolvConf: hostResolvConf,
+		queries: slog.New(b.opts.LogHandler(lines, nil)), resolvConf: hostResolvConf,
 	}
 }
 

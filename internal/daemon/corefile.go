@@ -76,7 +76,7 @@ func (c *corefiles) parse() (*config.Config, error) {
 	if c.opts.Sample {
 		return c.render("default.corefile", defaultCorefile, config.KubeDNS{})
 	}
-	src := hostSource(c.opts.Getenv)
+	src := c.opts.source()
 	base, err := src.ReadFile(c.opts.BaseCorefile)
 	if err == nil {
 		return c.parseBase(string(base))
@@ -123,7 +123,7 @@ func (c *corefiles) readKubeDNS() (config.KubeDNS, error) {
 	}
 	var values [2]string
 	for i, key := range []string{"stubDomains", "upstreamNameservers"} {
-		b, err := hostSource(nil).ReadFile(filepath.Join(c.opts.KubeDNS, key))
+		b, err := c.opts.source().ReadFile(filepath.Join(c.opts.KubeDNS, key))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return config.KubeDNS{}, err
 		}
@@ -144,13 +144,16 @@ func (c *corefiles) render(name, text string, k config.KubeDNS) (*config.Config,
 	if err != nil {
 		return nil, err
 	}
-	return config.Parse(name, text, hostSource(c.opts.Getenv))
+	return config.Parse(name, text, c.opts.source())
 }
 
-// hostSource returns the files and the environment of this process.
-func hostSource(getenv func(string) string) config.Source {
-	dir, _ := os.Getwd()
-	return config.Source{Files: watch.Root{}, Dir: dir, Getenv: getenv}
+// source returns the files and the environment of the daemon.
+func (o *Options) source() config.Source {
+	dir := o.Dir
+	if dir == "" {
+		dir, _ = os.Getwd()
+	}
+	return config.Source{Files: watch.Root{Dir: o.Files}, Dir: dir, Getenv: o.Getenv}
 }
 
 // serviceEnv names the environment variable by which the kubelet gives pods the

@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -49,7 +47,7 @@ type daemon struct {
 
 func newBase(o *Options) base {
 	level := new(slog.LevelVar)
-	level.Set(logLevel(o.Quiet, false))
+	level.Set(o.LogLevel)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -57,7 +55,7 @@ func newBase(o *Options) base {
 	)
 	lines := newLog(o.Stderr, registry)
 	return base{
-		opts: o, level: level, logLines: lines, log: slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: level})),
+		opts: o, level: level, logLines: lines, log: slog.New(o.LogHandler(lines, level)),
 		registry: registry, setupErrors: newSetupErrors(registry),
 	}
 }
@@ -200,21 +198,14 @@ func (d *daemon) dropPrivileges(context.Context) error {
 	return dropPrivileges(neededCapabilities(d.host.host != nil, d.redirect.NeedsBPF()), d.log)
 }
 
-// becomeReady answers /ready, writes the PID file and prints the addresses that we
-// serve.
+// becomeReady answers /ready, writes the PID file and prints the banner.
 func (d *daemon) becomeReady(ctx context.Context) error {
 	if err := d.pidfile.write(d.opts.PIDFile, d.opts.Supervisor.PID()); err != nil {
 		d.log.Error("running without a PID file", "error", err) // CoreDNS continues, too
 	}
 	d.probes.ready.Store(true)
 	d.liveness.up(ctx)
-	var addrs []string
-	for _, a := range d.server.Addrs() {
-		addrs = append(addrs, a.String())
-	}
-	slices.Sort(addrs)
-	_, err := fmt.Fprintf(d.opts.Stdout, "nodens %s listens on %s (udp, tcp); try: %s\n", d.opts.Version, strings.Join(addrs, ", "), d.exampleQuery())
-	if err != nil { // for example a full disk: serve anyway
+	if err := d.printBanner(); err != nil { // for example a full disk: serve anyway
 		d.log.Warn("printing the addresses to standard output failed", "error", err)
 	}
 	return nil
@@ -224,21 +215,6 @@ func (d *daemon) becomeReady(ctx context.Context) error {
 func (d *daemon) becomeUnready(context.Context) error {
 	d.probes.stopping.Store(true)
 	return d.pidfile.remove()
-}
-
-// exampleQuery is a dig command that nodens answers.
-func (d *daemon) exampleQuery() string {
-	cmd := "dig"
-	addrs := slices.DeleteFunc(d.server.Addrs(), d.redirect.Plan().IsTarget)
-	slices.SortFunc(addrs, netip.AddrPort.Compare)
-	if len(addrs) > 0 {
-		a := reachable(addrs[0])
-		cmd += " @" + a.Addr().String()
-		if a.Port() != 53 {
-			cmd += fmt.Sprintf(" -p %d", a.Port())
-		}
-	}
-	return cmd + " kubernetes.default.svc.cluster.local"
 }
 
 // reachable returns a, or loopback if a is the wildcard, which accepts both

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"log/slog"
 	"net/http"
 	"net/http/pprof"
 
@@ -19,17 +18,6 @@ func pprofEndpoints(addr string) []endpoint {
 		{addr: addr, path: root + "symbol", handler: http.HandlerFunc(pprof.Symbol)},
 		{addr: addr, path: root + "trace", handler: http.HandlerFunc(pprof.Trace)},
 	}
-}
-
-// logLevel returns the lowest level that is logged.
-func logLevel(quiet, debug bool) slog.Level {
-	switch {
-	case debug:
-		return slog.LevelDebug
-	case quiet:
-		return slog.LevelWarn
-	}
-	return slog.LevelInfo
 }
 
 func tcpTimeouts(t *config.Timeouts) server.TCPTimeouts {

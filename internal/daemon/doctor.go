@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,7 +25,7 @@ type doctorSetup struct{ *Options }
 func (o *Options) DoctorConfig(warn func(error)) doctor.Config {
 	d := doctorSetup{o}
 	c := doctor.Config{
-		ClusterDomain: strings.ToLower(o.ClusterDomain) + ".", ResolvConf: hostResolvConf,
+		ClusterDomain: strings.ToLower(o.ClusterDomain) + ".", ResolvConf: o.Path(hostResolvConf),
 		Needs: d.needs(), Holders: portHolders, Host: d.hostState,
 	}
 	for _, ip := range o.LocalIPs {
@@ -68,23 +69,34 @@ func (o doctorSetup) addBlock(c *doctor.Config, b *config.Block) {
 		}
 	}
 	for _, fw := range b.Forwards {
-		c.Forwards = append(c.Forwards, doctorForward(b, zones, fw))
+		c.Forwards = append(c.Forwards, o.forward(b, zones, fw))
 	}
 }
 
-func doctorForward(b *config.Block, zones []string, fw *config.Forward) doctor.Forward {
+func (o doctorSetup) forward(b *config.Block, zones []string, fw *config.Forward) doctor.Forward {
 	out := doctor.Forward{Where: fmt.Sprintf("%s:%d", b.File, fw.Line), Zones: zones, ForceTCP: fw.ForceTCP}
 	if fw.From != "." {
 		out.Zones = []string{fw.From}
 	}
 	for _, to := range fw.To {
 		if to.ResolvConf != "" {
-			out.Files = append(out.Files, to.ResolvConf)
+			out.Files = append(out.Files, o.Path(to.ResolvConf))
 		} else {
 			out.To = append(out.To, doctor.Server{Addr: to.Addr, TLS: to.TLS})
 		}
 	}
 	return out
+}
+
+// Path returns where doctor finds a file of the daemon.
+func (o *Options) Path(name string) string {
+	if o.Files == "" {
+		return name
+	}
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(o.Dir, name)
+	}
+	return filepath.Join(o.Files, name)
 }
 
 // adminPort returns the port of an HTTP endpoint at addr, which is host:port and was

@@ -18,10 +18,7 @@ func (o doctorSetup) addRedirect(c *doctor.Config, cfg *config.Config) {
 	settings := cfg.Redirect()
 	pinDir := o.Redirect.PinDir
 	c.Redirect = doctor.Redirect{
-		Mode: string(settings.Mode), PinDir: pinDir, Cgroup: o.Redirect.Kubepods,
-	}
-	if c.Redirect.Cgroup == "" {
-		c.Redirect.Cgroup, _ = bpf.FindKubepods("/proc/self/mountinfo") // doctor reports an empty Cgroup if it needs one
+		Mode: string(settings.Mode), PinDir: pinDir, Cgroup: o.kubepods(),
 	}
 	c.Redirect.State = func() (doctor.RedirectState, error) {
 		s, err := pinnedRedirect(pinDir)
@@ -43,6 +40,15 @@ func (o doctorSetup) addRedirect(c *doctor.Config, cfg *config.Config) {
 		doctor.Need{Severity: s, Name: "PERFMON", Bit: unix.CAP_PERFMON, Any: []uint{unix.CAP_SYS_ADMIN}, For: what},
 		doctor.Need{Severity: s, Name: "NET_ADMIN", Bit: unix.CAP_NET_ADMIN, For: what},
 	)
+}
+
+// kubepods returns the pods' cgroup, or "", which doctor reports if it needs one.
+func (o doctorSetup) kubepods() string {
+	if o.Redirect.Kubepods != "" {
+		return o.Path(o.Redirect.Kubepods)
+	}
+	dir, _ := bpf.FindKubepods("/proc/self/mountinfo")
+	return dir
 }
 
 // pinnedRedirect returns the state that this version of nodens has pinned. Without a

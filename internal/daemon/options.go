@@ -3,6 +3,7 @@ package daemon
 import (
 	"io"
 	"io/fs"
+	"log/slog"
 	"net/netip"
 	"os"
 	"time"
@@ -43,7 +44,12 @@ type Options struct {
 
 	Hedge          bool
 	KeepPrivileges bool
-	Quiet          bool
+
+	LogJSON  bool       // text otherwise
+	LogLevel slog.Level // the lowest that is logged, unless the Corefile has debug
+
+	Files string // directory that absolute file names start at; empty: /
+	Dir   string // absolute; relative file names start here; empty: the working directory
 
 	Root           fs.FS  // has /proc and /sys, for the memory limit
 	Version        string // of the binary
@@ -67,6 +73,15 @@ type ClusterOptions struct {
 	Namespace, Service string
 	Zone               string // of the node; empty: $NODE_ZONE
 	Account            string // directory
+}
+
+// LogHandler returns a handler in the format of the options.
+func (o *Options) LogHandler(w io.Writer, level slog.Leveler) slog.Handler {
+	opts := &slog.HandlerOptions{Level: level}
+	if o.LogJSON {
+		return slog.NewJSONHandler(w, opts)
+	}
+	return slog.NewTextHandler(w, opts)
 }
 
 // LimitOptions restrict which clients get answers, and what one client may use.

@@ -75,20 +75,22 @@ func isData(info fs.FileInfo) bool {
 	return info.Mode().IsRegular() || null
 }
 
-// Root is the file system from its root, as an fs.FS. Open opens regular files only
-// and does not block.
-type Root struct{}
+// Root is the file system below a directory, as an fs.FS. Open opens regular files
+// only and does not block.
+type Root struct{ Dir string } // absolute; empty: /
 
 // Open implements fs.FS.
-func (Root) Open(name string) (fs.File, error) {
+func (r Root) Open(name string) (fs.File, error) {
 	if !fs.ValidPath(name) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
 	}
-	return open(path.Join("/", name))
+	return open(path.Join("/", r.Dir, name))
 }
 
 // Stat implements fs.StatFS.
-func (Root) Stat(name string) (fs.FileInfo, error) { return os.Stat(path.Join("/", name)) }
+func (r Root) Stat(name string) (fs.FileInfo, error) { return os.Stat(path.Join("/", r.Dir, name)) }
 
 // ReadDir implements fs.ReadDirFS.
-func (Root) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(path.Join("/", name)) }
+func (r Root) ReadDir(name string) ([]fs.DirEntry, error) {
+	return os.ReadDir(path.Join("/", r.Dir, name))
+}
