@@ -26,13 +26,13 @@ func (p *Pool) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 		err error
 	}
 	done := make(chan result, 1)
+	if err := ctx.Err(); err != nil {
+		return nil, &Error{EDE: edeOther, Err: err}
+	}
 	end, _ := ctx.Deadline()
-	a, err := p.newAttempt(q, end, func(m *dns.Msg, err error) { done <- result{m, err} })
+	a, err := p.start(q, end, func(m *dns.Msg, err error) { done <- result{m, err} })
 	if err != nil {
 		return nil, err
-	}
-	if ctx.Err() == nil {
-		a.begin()
 	}
 	select {
 	case r := <-done:
@@ -71,16 +71,15 @@ func (p *Pool) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 //
 // cancel is nil if q was refused.
 func (p *Pool) Start(q *dns.Msg, end time.Time, done func(*dns.Msg, error)) (cancel func()) {
-	a, err := p.newAttempt(q, end, done)
+	a, err := p.start(q, end, done)
 	if err != nil {
 		done(nil, err)
 		return nil
 	}
-	a.begin()
 	return func() { _ = a.cancel() }
 }
 
-// attempt is the state of one exchange. Its events are begin, replied, failed,
+// attempt is the state of one exchange. Its events are start, replied, failed,
 // due, resume and cancel.
 type attempt struct {
 	pool *Pool
@@ -108,9 +107,9 @@ type attempt struct {
 	edes []dns.EDNS0_EDE
 }
 
-// newAttempt makes the attempt for q. It returns an error if q is invalid or a limit
-// is reached.
-func (p *Pool) newAttempt(q *dns.Msg, end time.Time, done func(*dns.Msg, error)) (*attempt, error) {
+// start makes the attempt for q and sends its first query. It returns an error if q is
+// invalid or a limit is reached.
+func (p *Pool) start(q *dns.Msg, end time.Time, done func(*dns.Msg, error)) (*attempt, error) {
 	ask, err := newQuestion(q)
 	if err != nil {
 		return nil, &Error{EDE: edeOther, Err: err}
@@ -135,6 +134,9 @@ func (p *Pool) newAttempt(q *dns.Msg, end time.Time, done func(*dns.Msg, error))
 		a.end = end
 	}
 	a.alive, a.dead = p.plan()
+	a.mu.Lock()
+	defer a.unlock()
+	a.ask(time.Now())
 	return a, nil
 }
 
@@ -152,12 +154,6 @@ func (a *attempt) unlock() {
 	} else {
 		done(nil, err)
 	}
-}
-
-func (a *attempt) begin() {
-	a.mu.Lock()
-	defer a.unlock()
-	a.ask(time.Now())
 }
 
 // ask queries the next server. If there is none and no reply can come any more, it
@@ -233,24 +229,33 @@ func (a *attempt) query(s *server, now time.Time, hedge bool) bool {
 	a.tries[a.tried] = q
 	a.tried++
 	if err := a.send(q, now, fresh); err != nil {
-		a.setResult(q, nil, err)
+		a.setFailed(q, err)
 		return false
 	}
 	return true
 }
 
-// send sends q and sets when the next query is sent if no reply comes.
+// send sends q over its transport and sets when the next query is sent if no reply comes.
+// fresh requests a new connection.
 func (a *attempt) send(q *query, now time.Time, fresh bool) error {
-	wait := a.pool.lateAfter(q.s)
+	// Without a reply until then, q counts as failed: later if most replies take longer.
+	cfg := &a.pool.cfg
+	wait := max(cfg.AttemptTimeout, min(time.Duration(q.s.rtt.p95.Load())*5/4, cfg.Timeout))
 	if a.probe {
-		wait = min(a.pool.cfg.AttemptTimeout, probeTimeout)
+		wait = min(cfg.AttemptTimeout, probeTimeout)
 	}
-	q.late = now.Add(wait)
-	if err := q.send(now, fresh); err != nil {
+	q.sent, q.late = now, now.Add(wait)
+	var err error
+	if q.stream {
+		err = q.s.conns.send(q, now, fresh)
+	} else {
+		err = q.s.ports.send(q, now)
+	}
+	if err != nil {
 		return err
 	}
 	switch {
-	case a.pool.cfg.NoHedge || a.probe:
+	case cfg.NoHedge || a.probe:
 		a.next = a.end
 	case a.racing || q.stream && !q.reused:
 		a.racing = true
@@ -309,7 +314,7 @@ func (a *attempt) due() {
 // that a late reply still counts.
 func (a *attempt) timedOut(q *query) {
 	if q.cut == nil {
-		a.setResult(q, nil, os.ErrDeadlineExceeded)
+		a.setFailed(q, os.ErrDeadlineExceeded)
 		return
 	}
 	q.s.metrics.truncated.Inc()
@@ -323,7 +328,7 @@ func (a *attempt) queryFailed(q *query, err error) {
 		a.takeReply(q, q.cut)
 		return
 	}
-	a.setResult(q, nil, err)
+	a.setFailed(q, err)
 	if !a.inFlight() {
 		a.ask(time.Now())
 	}
@@ -334,11 +339,11 @@ func (a *attempt) replied(q *query, m *dns.Msg) {
 	a.mu.Lock()
 	defer a.unlock()
 	now := time.Now()
-	if !q.pending() {
+	if q.via == nil {
 		return
 	}
-	q.release(true)
-	q.observe(m, now)
+	q.via.release(q, true)
+	a.pool.heard(q, m, now)
 	if a.over {
 		a.unwatch(false)
 		return
@@ -360,20 +365,11 @@ func (a *attempt) replied(q *query, m *dns.Msg) {
 		a.resend(q, true, q.size, false)
 		return
 	}
-	if q.cut != nil && !isAnswer(m.Rcode) {
+	if q.cut != nil && kindOf(m) == replyFails {
 		q.s.metrics.truncated.Inc()
 		m = q.cut
 	}
 	a.takeReply(q, m)
-}
-
-// observe records what a reply shows about q's server, even a late one.
-func (q *query) observe(m *dns.Msg, now time.Time) {
-	q.s.metrics.rtt.Store(int64(q.s.rtt.observe(now.Sub(q.sent))))
-	if q.size > 0 && !deniesEDNS(m) && !q.stream {
-		q.s.edns.replied(q.a.pool.cfg.Now(), m.IsEdns0() != nil)
-	}
-	q.a.pool.alive(q.s)
 }
 
 // resend replaces q, which no longer waits, with a query to the same server in
@@ -401,10 +397,10 @@ func (a *attempt) resend(q *query, stream bool, size uint16, fresh bool) {
 func (a *attempt) failed(q *query, err error) {
 	a.mu.Lock()
 	defer a.unlock()
-	if !q.pending() {
+	if q.via == nil {
 		return
 	}
-	q.release(false)
+	q.via.release(q, false)
 	switch {
 	case a.over:
 		a.unwatch(false)
@@ -422,7 +418,18 @@ func (a *attempt) failed(q *query, err error) {
 // Otherwise the exchange ends, and takeReply marks the servers that have not replied
 // as suspects.
 func (a *attempt) takeReply(q *query, m *dns.Msg) {
-	if !a.setResult(q, m, nil) {
+	q.hasResult, q.err, q.rcode = true, nil, m.Rcode
+	if !a.probe { // probeOnce counts it
+		q.s.metrics.response(m.Rcode, time.Since(q.started))
+	}
+	edes := q.restore(m)
+	if kind := kindOf(m); kind != replyAnswers && !a.probe {
+		a.responded = true
+		if kind == replyLame {
+			a.lame = m
+		} else {
+			a.edes = append(a.edes, edes...)
+		}
 		if !a.inFlight() {
 			a.ask(time.Now())
 		}
@@ -442,46 +449,22 @@ func (a *attempt) takeReply(q *query, m *dns.Msg) {
 	if q.size == 0 {
 		a.watch(q)
 	}
-	a.restore(m)
 	a.finish(m, nil)
 }
 
-// setResult records the result of q and reports whether m is an answer.
-func (a *attempt) setResult(q *query, m *dns.Msg, err error) bool {
-	late := q.hasResult
-	q.hasResult, q.err = true, err
-	a.count(q.s, m, err, q.started)
-	if err != nil {
-		if isTimeout(err) && !late {
-			a.silent = append(a.silent, q.s)
-		}
-		return false
-	}
-	q.rcode = m.Rcode
-	edes := takeEDE(m)
-	if a.probe || isAnswer(m.Rcode) && !isLame(m) {
-		return true
-	}
-	a.responded = true
-	if isLame(m) {
-		a.lame = m
-	} else {
-		a.edes = append(a.edes, edes...)
-	}
-	return false
-}
-
-// count counts the result of a query, and updates the health of its server. A
+// setFailed records that q failed with err, and updates the health of its server. A
 // missing reply proves nothing if the query was cancelled or had little time.
-func (a *attempt) count(s *server, m *dns.Msg, err error, started time.Time) {
+func (a *attempt) setFailed(q *query, err error) {
+	timeout, late := isTimeout(err), q.hasResult
+	q.hasResult, q.err = true, err
+	if timeout && !late {
+		a.silent = append(a.silent, q.s)
+	}
 	switch {
 	case a.probe: // probeOnce counts it
-	case err == nil:
-		s.metrics.response(m.Rcode, time.Since(started))
-		a.pool.alive(s)
-	case isOurs(err), a.cancelled, isTimeout(err) && time.Since(started) < a.pool.cfg.AttemptTimeout/2:
+	case isOurs(err), a.cancelled, timeout && time.Since(q.started) < a.pool.cfg.AttemptTimeout/2:
 	default:
-		a.pool.failed(s, err, started)
+		a.pool.failed(q.s, err, q.started)
 	}
 }
 
@@ -497,7 +480,6 @@ func (a *attempt) fail() {
 		}
 	}
 	if a.lame != nil {
-		a.restore(a.lame)
 		a.finish(a.lame, nil)
 		return
 	}
@@ -511,15 +493,15 @@ func (a *attempt) finish(m *dns.Msg, err *Error) {
 	}
 	a.over, a.m, a.err = true, m, err
 	for _, q := range a.tries[:a.tried] {
-		if q != a.watched {
-			q.release(false)
+		if q != a.watched && q.via != nil {
+			q.via.release(q, false)
 		}
 	}
 	if a.waits {
 		a.pool.outage.leave(a)
 	}
 	if a.watched == nil {
-		a.pool.timers.remove(&a.timer)
+		a.pool.timers.set(&a.timer, time.Time{})
 	}
 	if !a.probe {
 		a.pool.active.Add(-1)
@@ -534,7 +516,7 @@ func (a *attempt) watch(winner *query) {
 		return
 	}
 	for _, q := range a.tries[:a.tried] {
-		if q.s == winner.s && q.size > 0 && !q.stream && q.pending() && q.s.edns.watch(a.pool.cfg.Now()) {
+		if q.s == winner.s && q.size > 0 && !q.stream && q.via != nil && q.s.edns.watch(a.pool.cfg.Now()) {
 			a.watched = q
 			a.pool.timers.set(&a.timer, q.sent.Add(dropsAfter))
 			return
@@ -549,9 +531,11 @@ func (a *attempt) unwatch(silent bool) {
 		return
 	}
 	a.watched = nil
-	q.release(false)
+	if q.via != nil {
+		q.via.release(q, false)
+	}
 	q.s.edns.unwatch(a.pool.cfg.Now(), q.sent, silent)
-	a.pool.timers.remove(&a.timer)
+	a.pool.timers.set(&a.timer, time.Time{})
 }
 
 // cancel ends the exchange and returns its error so far; nil if the exchange had

@@ -32,12 +32,6 @@ func (p *Pool) hedgeAfter(s *server, edns bool) time.Duration {
 	return min(max(d, hedgeSoonest), hedgeLatest, p.cfg.AttemptTimeout/2)
 }
 
-// lateAfter is the time without a reply of s after which a query counts as failed.
-// It is AttemptTimeout, or longer if most replies take longer.
-func (p *Pool) lateAfter(s *server) time.Duration {
-	return max(p.cfg.AttemptTimeout, min(time.Duration(s.rtt.p95.Load())*5/4, p.cfg.Timeout))
-}
-
 // repeatAfter is the time after which the n-th query of an exchange (from 1), to s,
 // counts as lost.
 func (p *Pool) repeatAfter(s *server, n int) time.Duration {
@@ -62,7 +56,7 @@ func (a *attempt) another(now time.Time) {
 		a.query(last.s, now, false)
 		return
 	}
-	if !last.s.down() && a.pool.hedges.spend() {
+	if !last.s.dead.Load() && a.pool.hedges.spend() {
 		if s := a.follow(last.s, now, true); s != nil {
 			s.metrics.hedges.Inc()
 		}

@@ -263,7 +263,7 @@ func TestSilentServerIsProbed(t *testing.T) {
 		mustAnswer(t, p, "example.org.")
 		time.Sleep(2*(probeTimeout+defaultProbeInterval) + time.Millisecond)
 		synctest.Wait()
-		if !(*p.servers.Load())[0].down() {
+		if !(*p.servers.Load())[0].dead.Load() {
 			t.Fatal("A is not marked dead")
 		}
 		for range 4 {
@@ -289,8 +289,8 @@ func TestProbeClearsSuspect(t *testing.T) {
 		mustAnswer(t, p, "example.org.")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if s := (*p.servers.Load())[0]; s.down() || s.failures() != 0 || s.probing {
-			t.Errorf("A is down %v, %d failures, probing %v", s.down(), s.failures(), s.probing)
+		if s := (*p.servers.Load())[0]; s.dead.Load() || s.failures() != 0 || s.probing {
+			t.Errorf("A is down %v, %d failures, probing %v", s.dead.Load(), s.failures(), s.probing)
 		}
 	})
 }

@@ -260,8 +260,8 @@ func TestTimers(t *testing.T) {
 			ts.set(all[k], began.Add(time.Duration(k)*time.Millisecond))
 		}
 		for i := 0; i < len(all); i += 2 {
-			ts.remove(all[i])
-			ts.remove(all[i])
+			ts.set(all[i], time.Time{})
+			ts.set(all[i], time.Time{})
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()

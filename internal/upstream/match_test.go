@@ -43,11 +43,11 @@ func TestMatchAcceptsAnyCase(t *testing.T) {
 	out = q.newQuery(false)
 	b := append([]byte(nil), out.datagram()...)
 	b[2] |= 0x80
-	if v := out.matchHeader(b); v != accepted {
+	if _, v := out.match(b); v != accepted {
 		t.Fatalf("itself: %s", v)
 	}
 	b[14] = '`'
-	if v := out.matchHeader(b); v != wrongQuestion {
+	if _, v := out.match(b); v != wrongQuestion {
 		t.Errorf("` for @: %s", v)
 	}
 }
@@ -80,8 +80,7 @@ func FuzzMatch(f *testing.F) {
 		if !strings.EqualFold(got.Name, q.Name) || got.Qtype != q.Qtype || got.Qclass != q.Qclass {
 			t.Fatalf("accepted another question\n%v", m)
 		}
-		takeEDE(m)
-		isLame(m)
+		kindOf(m)
 		q.restore(m)
 		if m.IsEdns0() != nil || m.Question[0] != q.Question {
 			t.Fatalf("restored\n%v", m)

@@ -172,15 +172,12 @@ func (e *endpointMetrics) ignore(v verdict) {
 		string(v), prometheus.Labels{"to": e.to, "reason": string(v)})
 }
 
-func (e *endpointMetrics) connHit(p proto) {
-	e.conn(&e.connHits[p], "coredns_proxy_conn_cache_hits_total", "Queries sent over an idle connection.", p)
-}
-
-func (e *endpointMetrics) connMiss(p proto) {
-	e.conn(&e.connMade[p], "coredns_proxy_conn_cache_misses_total", "Queries that needed a new connection.", p)
-}
-
-func (e *endpointMetrics) conn(at *atomic.Pointer[prometheus.Counter], name, help string, p proto) {
+// conn counts a query by whether its connection was there before (hit).
+func (e *endpointMetrics) conn(p proto, hit bool) {
+	at, name, help := &e.connMade[p], "coredns_proxy_conn_cache_misses_total", "Queries that needed a new connection."
+	if hit {
+		at, name, help = &e.connHits[p], "coredns_proxy_conn_cache_hits_total", "Queries sent over an idle connection."
+	}
 	c := at.Load()
 	if c == nil {
 		s := e.get(seriesKey{name, p.String()}, func() prometheus.Metric {

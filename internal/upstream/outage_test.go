@@ -302,7 +302,7 @@ func TestNoOutage(t *testing.T) {
 			}, Endpoint{Addr: netip.MustParseAddrPort(addrA)})
 			start(t, p)
 			load(p, 10*time.Second)
-			if p.down.Load() || (*p.servers.Load())[0].down() {
+			if p.down.Load() || (*p.servers.Load())[0].dead.Load() {
 				t.Error("an outage")
 			}
 		})

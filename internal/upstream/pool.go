@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,8 +101,8 @@ type PoolConfig struct {
 // ports or conns, timers'.
 type Pool struct {
 	cfg       PoolConfig
-	tls       *tls.Config // never modified
-	order     func([]*server) []*server
+	tls       *tls.Config   // never modified
+	turns     atomic.Uint32 // exchanges with PolicyRoundRobin
 	bounds    atomic.Pointer[Limits]
 	active    atomic.Int64 // exchanges
 	hedges    budget
@@ -121,10 +122,6 @@ type Pool struct {
 
 // NewPool checks c and makes its Pool. Nothing is sent until Start or Exchange.
 func NewPool(c PoolConfig) (*Pool, error) {
-	order, err := c.Policy.order()
-	if err != nil {
-		return nil, err
-	}
 	if err := c.check(); err != nil {
 		return nil, err
 	}
@@ -133,7 +130,7 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pool{cfg: c, tls: baseTLS(c.TLS), order: order, facts: known, wake: make(chan struct{}, 1)}
+	p := &Pool{cfg: c, tls: baseTLS(c.TLS), facts: known, wake: make(chan struct{}, 1)}
 	p.downError = &Error{EDE: edeNoReachableAuthority, Text: ErrDown.Error(), Err: fmt.Errorf("forward %s: %w", c.From, ErrDown)}
 	p.outage.timer.due = p.dueOutage
 	p.SetLimits(c.Limits)
@@ -154,6 +151,9 @@ func (c *PoolConfig) check() error {
 			return fmt.Errorf("%q is not a domain name", name)
 		}
 	}
+	if !slices.Contains([]Policy{"", PolicyRandom, PolicyRoundRobin, PolicySequential}, c.Policy) {
+		return fmt.Errorf("policy %q: not one of random, round_robin, sequential", string(c.Policy))
+	}
 	if c.MaxFails < 0 || c.MaxConcurrent < 0 || min(c.Limits.Sockets, c.Limits.Conns, c.Limits.Pending) < 0 {
 		return errors.New("max_fails, max_concurrent and limits must not be negative")
 	}
@@ -167,6 +167,7 @@ func usable(e Endpoint) bool { return e.Addr.IsValid() && e.Addr.Port() != 0 }
 
 func (c *PoolConfig) setDefaults() {
 	c.From = orDefault(c.From, ".")
+	c.Policy = orDefault(c.Policy, PolicyRandom)
 	c.Expire = orDefault(c.Expire, defaultExpire)
 	c.Timeout = orDefault(c.Timeout, defaultTimeout)
 	c.AttemptTimeout = min(orDefault(c.AttemptTimeout, defaultAttemptTimeout), c.Timeout)
@@ -331,39 +332,20 @@ const (
 	PolicySequential Policy = "sequential"
 )
 
-// order returns the function that orders servers. It returns a new slice.
-func (p Policy) order() (func([]*server) []*server, error) {
-	switch p {
-	case PolicyRandom, "":
-		return shuffled, nil
-	case PolicyRoundRobin:
-		var calls atomic.Uint32
-		return func(in []*server) []*server { return rotated(in, calls.Add(1)-1) }, nil
-	case PolicySequential:
-		return func(in []*server) []*server { return rotated(in, 0) }, nil
-	}
-	return nil, fmt.Errorf("policy %q: not one of random, round_robin, sequential", string(p))
-}
-
-func shuffled(in []*server) []*server {
-	out := append([]*server(nil), in...)
-	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
-	return out
-}
-
-func rotated(in []*server, by uint32) []*server {
-	if len(in) == 0 {
-		return nil
-	}
-	k := int(by % uint32(len(in)))
-	return append(append(make([]*server, 0, len(in)), in[k:]...), in[:k]...)
-}
-
 // plan returns the servers in the order of the policy, with the dead ones apart. If
 // all are dead, the health check is probably wrong, so all count as alive.
 func (p *Pool) plan() (alive, dead []*server) {
-	for _, s := range p.order(*p.servers.Load()) {
-		if s.down() {
+	all := slices.Clone(*p.servers.Load())
+	switch p.cfg.Policy {
+	case PolicyRandom:
+		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	case PolicyRoundRobin:
+		first := int((p.turns.Add(1) - 1) % uint32(max(len(all), 1)))
+		all = slices.Concat(all[first:], all[:first])
+	}
+	alive = all[:0]
+	for _, s := range all {
+		if s.dead.Load() {
 			dead = append(dead, s)
 		} else {
 			alive = append(alive, s)

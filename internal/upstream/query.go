@@ -32,8 +32,12 @@ type query struct {
 	size   uint16 // in the OPT record; 0: there is no OPT record
 	id     uint16
 
-	port *port // one of port and conn is set while the query waits for a reply
-	conn *stream
+	// via is the port or the connection on which the query waits for a reply; nil: no
+	// reply can come. release ends the wait. A port or connection that did not bring a
+	// reply takes no new query.
+	via interface {
+		release(q *query, answered bool)
+	}
 
 	// guarded by a.mu
 	reused    bool      // conn was in use before
@@ -79,12 +83,28 @@ func (q *query) shape(hedge bool) {
 func (q *query) pack(b []byte) []byte {
 	at := len(b)
 	edns := q.size > 0
-	b = append(b, 0, 0, byte(q.id>>8), byte(q.id), flag(q.rd, 0x01), flag(q.cd, 0x10)|flag(q.ad, 0x20), 0, 1, 0, 0, 0, 0, 0, flag(edns, 1))
+	var rd, ra, do, additional byte // RD; AD and CD are in the byte of RA
+	if q.rd {
+		rd = 0x01
+	}
+	if q.cd {
+		ra |= 0x10
+	}
+	if q.ad {
+		ra |= 0x20
+	}
+	if q.do {
+		do = 0x80
+	}
+	if edns {
+		additional = 1
+	}
+	b = append(b, 0, 0, byte(q.id>>8), byte(q.id), rd, ra, 0, 1, 0, 0, 0, 0, 0, additional)
 	b = append(b, q.name...)
 	b = binary.BigEndian.AppendUint16(b, q.Qtype)
 	b = binary.BigEndian.AppendUint16(b, q.Qclass)
 	if edns {
-		b = append(b, 0, 0, byte(dns.TypeOPT), byte(q.size>>8), byte(q.size), 0, 0, flag(q.do, 0x80), 0)
+		b = append(b, 0, 0, byte(dns.TypeOPT), byte(q.size>>8), byte(q.size), 0, 0, do, 0)
 		options := q.options
 		if q.stream {
 			options = appendOption(slices.Clip(options), dns.EDNS0TCPKEEPALIVE, nil)
@@ -94,13 +114,6 @@ func (q *query) pack(b []byte) []byte {
 	}
 	binary.BigEndian.PutUint16(b[at:], uint16(len(b)-at-2))
 	return b
-}
-
-func flag(set bool, bit byte) byte {
-	if set {
-		return bit
-	}
-	return 0
 }
 
 // tryList holds the queries of one exchange, and the servers that may get another.
@@ -145,7 +158,7 @@ func (l *tryList) asked(s *server) (n int) {
 // anyPending reports whether a reply can still come, however late.
 func (l *tryList) anyPending() bool {
 	for _, q := range l.tries[:l.tried] {
-		if q.pending() {
+		if q.via != nil {
 			return true
 		}
 	}
@@ -207,30 +220,6 @@ func (w idSet) add(q *query) error {
 		}
 	}
 }
-
-// send sends q over its transport and registers it for the reply. fresh requests a
-// new connection.
-func (q *query) send(now time.Time, fresh bool) error {
-	q.sent = now
-	if q.stream {
-		return q.s.conns.send(q, now, fresh)
-	}
-	return q.s.ports.send(q, now)
-}
-
-// release ends the wait for q's reply. A port or connection that did not bring
-// a reply takes no new query.
-func (q *query) release(answered bool) {
-	if q.port != nil {
-		q.s.ports.release(q, answered)
-	}
-	if q.conn != nil {
-		q.s.conns.release(q, answered)
-	}
-}
-
-// pending reports whether a reply to q can still come; q.a.mu is held.
-func (q *query) pending() bool { return q.port != nil || q.conn != nil }
 
 // isOurs reports whether err is a resource shortage in this process or on this
 // host. It says nothing about the server.
@@ -305,9 +294,16 @@ func (c *stream) learn(m *dns.Msg) {
 	}
 }
 
-// takeEDE removes the OPT record, which is hop-by-hop (RFC 6891 section 6.1),
+// restore puts the original question into the reply m: an upstream may change the case
+// of the name. It removes the OPT record, which is hop-by-hop (RFC 6891 section 6.1),
 // and returns the Extended DNS Errors it held.
-func takeEDE(m *dns.Msg) (edes []dns.EDNS0_EDE) {
+func (q *question) restore(m *dns.Msg) (edes []dns.EDNS0_EDE) {
+	m.Question = []dns.Question{q.Question}
+	for _, rr := range m.Answer {
+		if h := rr.Header(); h.Name != q.Name && strings.EqualFold(h.Name, q.Name) {
+			h.Name = q.Name
+		}
+	}
 	kept := m.Extra[:0]
 	for _, rr := range m.Extra {
 		opt, ok := rr.(*dns.OPT)
@@ -325,38 +321,35 @@ func takeEDE(m *dns.Msg) (edes []dns.EDNS0_EDE) {
 	return edes
 }
 
-// restore puts the original question into the answer. An upstream may change the
-// case of the name.
-func (q *question) restore(m *dns.Msg) {
-	m.Question = []dns.Question{q.Question}
-	for _, rr := range m.Answer {
-		if h := rr.Header(); h.Name != q.Name && strings.EqualFold(h.Name, q.Name) {
-			h.Name = q.Name
-		}
-	}
-}
+// replyKind says what a reply is to the question.
+type replyKind uint8
 
-// isAnswer reports whether rcode is about the name and not about the server.
-func isAnswer(rcode int) bool {
-	return rcode == dns.RcodeSuccess || rcode == dns.RcodeNameError || rcode == dns.RcodeYXDomain
-}
+const (
+	replyAnswers replyKind = iota // the rcode is about the name
+	replyLame                     // the referral of a server that does not serve the name
+	replyFails                    // the rcode is about the server
+)
 
-// isLame reports whether m looks like the referral of a server that does not
-// serve the name: no answer, no SOA, no recursion.
-func isLame(m *dns.Msg) bool {
-	if m.Rcode != dns.RcodeSuccess || m.Authoritative || m.RecursionAvailable || m.Truncated || len(m.Answer) > 0 {
-		return false
+// kindOf returns the kind of m. A lame referral has no answer, no SOA and no recursion.
+func kindOf(m *dns.Msg) replyKind {
+	switch {
+	case m.Rcode == dns.RcodeNameError, m.Rcode == dns.RcodeYXDomain:
+		return replyAnswers
+	case m.Rcode != dns.RcodeSuccess:
+		return replyFails
+	case m.Authoritative, m.RecursionAvailable, m.Truncated, len(m.Answer) > 0:
+		return replyAnswers
 	}
-	referral := false
+	kind := replyAnswers
 	for _, rr := range m.Ns {
 		switch rr.Header().Rrtype {
 		case dns.TypeSOA:
-			return false
+			return replyAnswers
 		case dns.TypeNS:
-			referral = true
+			kind = replyLame
 		}
 	}
-	return referral
+	return kind
 }
 
 // deniesEDNS reports whether m may reject the OPT record of the query, RFC 6891
@@ -399,12 +392,21 @@ const (
 // no denial. Missing additional records are accepted. An OPT record in another
 // section is an error (RFC 6891 section 6.1.1) and would reach clients.
 func (q *query) match(reply []byte) (*dns.Msg, verdict) {
-	if v := q.matchHeader(reply); v != accepted {
-		return nil, v
+	switch {
+	case len(reply) < 12:
+		return nil, tooShort
+	case reply[2]&0x80 == 0:
+		return nil, notResponse
+	case binary.BigEndian.Uint16(reply) != q.id:
+		return nil, wrongID
+	case reply[2]&0x78 != 0:
+		return nil, wrongOpcode
+	case (binary.BigEndian.Uint16(reply[4:]) != 1 || !q.asks(reply[12:])) && !isBareError(reply):
+		return nil, wrongQuestion
 	}
 	m, cut := new(dns.Msg), reply[2]&0x02 != 0
 	switch err := m.Unpack(reply); {
-	case err == nil && !hasOPT(m.Answer) && !hasOPT(m.Ns) && (cut || isWhole(reply, m)):
+	case err == nil && isWhole(reply, m, cut):
 		return m, accepted
 	case cut:
 		return q.truncated(reply), accepted
@@ -412,13 +414,17 @@ func (q *query) match(reply []byte) (*dns.Msg, verdict) {
 	return nil, undecodable
 }
 
-func hasOPT(rrs []dns.RR) bool {
-	return slices.ContainsFunc(rrs, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT })
-}
-
-// isWhole reports whether m has the records that its header counts.
-func isWhole(reply []byte, m *dns.Msg) bool {
-	return int(binary.BigEndian.Uint16(reply[6:])) == len(m.Answer) && int(binary.BigEndian.Uint16(reply[8:])) == len(m.Ns)
+// isWhole reports whether m has the records that its header counts, unless it was cut,
+// and no OPT record in a wrong section.
+func isWhole(reply []byte, m *dns.Msg, cut bool) bool {
+	for _, section := range [...][]dns.RR{m.Answer, m.Ns} {
+		for _, rr := range section {
+			if rr.Header().Rrtype == dns.TypeOPT {
+				return false
+			}
+		}
+	}
+	return cut || int(binary.BigEndian.Uint16(reply[6:])) == len(m.Answer) && int(binary.BigEndian.Uint16(reply[8:])) == len(m.Ns)
 }
 
 // unasked is the verdict on a message whose ID is that of no query.
@@ -430,22 +436,6 @@ func unasked(b []byte) verdict {
 		return notResponse
 	}
 	return wrongID
-}
-
-func (q *query) matchHeader(reply []byte) verdict {
-	switch {
-	case len(reply) < 12:
-		return tooShort
-	case reply[2]&0x80 == 0:
-		return notResponse
-	case binary.BigEndian.Uint16(reply) != q.id:
-		return wrongID
-	case reply[2]&0x78 != 0:
-		return wrongOpcode
-	case binary.BigEndian.Uint16(reply[4:]) == 1 && q.asks(reply[12:]), isBareError(reply):
-		return accepted
-	}
-	return wrongQuestion
 }
 
 // isBareError reports whether reply is a header with FORMERR, NOTIMP or REFUSED

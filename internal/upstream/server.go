@@ -109,16 +109,10 @@ type health struct {
 	fails int       // consecutive failures
 	heard time.Time // when the last reply came
 	first time.Time // when the first of them was sent
-	dead  bool      // MaxFails was reached: other servers are queried first
 	lost  bool      // see lostQueries
-}
-
-// down reports whether s has so many consecutive failures that others are queried
-// first.
-func (s *server) down() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.dead
+	// dead means that MaxFails was reached: other servers are queried first. It is
+	// written under mu.
+	dead atomic.Bool
 }
 
 // isLost reports whether s has sent no reply for long.
@@ -137,10 +131,9 @@ func (s *server) failures() int {
 
 // setDead changes dead and reports whether that was a change; s.mu is held.
 func (s *server) setDead(dead bool) (changed bool) {
-	if s.dead == dead {
+	if s.dead.Swap(dead) == dead {
 		return false
 	}
-	s.dead = dead
 	if dead {
 		s.metrics.addDown(1)
 	} else {
@@ -149,13 +142,19 @@ func (s *server) setDead(dead bool) (changed bool) {
 	return true
 }
 
-// alive records that s replied. Its earlier failures no longer count.
-func (p *Pool) alive(s *server) {
+// heard records what the reply m to q, even a late one, shows about q's server. The
+// server's earlier failures no longer count.
+func (p *Pool) heard(q *query, m *dns.Msg, now time.Time) {
+	s := q.s
+	s.metrics.rtt.Store(int64(s.rtt.observe(now.Sub(q.sent))))
+	if q.size > 0 && !deniesEDNS(m) && !q.stream {
+		s.edns.replied(p.cfg.Now(), m.IsEdns0() != nil)
+	}
 	s.mu.Lock()
 	s.fails, s.heard = 0, time.Now()
 	found := s.lost
 	s.lost = false
-	back := s.dead && s.setDead(false)
+	back := s.dead.Load() && s.setDead(false)
 	s.mu.Unlock()
 	if back {
 		p.cfg.Logger.Info("upstream is back", "zone", p.cfg.From, "upstream", s.name())
@@ -275,7 +274,9 @@ func (p *Pool) probeOnce(ctx context.Context, s *server) error {
 	a := &attempt{pool: p, question: q, end: time.Now().Add(lateProbe), tryList: tryList{alive: []*server{s}}, probe: true}
 	a.timer.due = a.due
 	a.done = func(_ *dns.Msg, err error) { result <- err }
-	a.begin()
+	a.mu.Lock()
+	a.ask(time.Now())
+	a.unlock()
 	select {
 	case err := <-result:
 		return err

@@ -61,12 +61,12 @@ func (cs *conns) send(q *query, now time.Time, fresh bool) error {
 	if c == nil {
 		c = cs.open(now)
 	} else {
-		cs.server.metrics.connHit(cs.server.proto())
+		cs.server.metrics.conn(cs.server.proto(), true)
 	}
 	if err := c.waiting.add(q); err != nil {
 		return err
 	}
-	q.conn, q.reused = c, c.served
+	q.via, q.reused = c, c.served
 	c.out = q.pack(c.out)
 	c.signal()
 	return nil
@@ -102,7 +102,7 @@ func (cs *conns) choose(fresh bool) *stream {
 
 // open starts a new connection; cs.mu is held.
 func (cs *conns) open(now time.Time) *stream {
-	cs.server.metrics.connMiss(cs.server.proto())
+	cs.server.metrics.conn(cs.server.proto(), false)
 	ctx, cancel := context.WithDeadline(context.Background(), now.Add(cs.server.pool.cfg.AttemptTimeout))
 	c := &stream{set: cs, cancel: cancel, wake: make(chan struct{}, 1), waiting: make(idSet), keep: -1}
 	cs.all = append(cs.all, c)
@@ -120,12 +120,11 @@ func (c *stream) signal() {
 
 // release ends the wait of q. A connection that did not bring the reply gets no more
 // queries. One that brought no reply at all is closed.
-func (cs *conns) release(q *query, answered bool) {
-	now := time.Now()
+func (c *stream) release(q *query, answered bool) {
+	now, cs := time.Now(), c.set
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	c := q.conn
-	q.conn = nil
+	q.via = nil
 	if c.err != nil {
 		return
 	}

@@ -22,52 +22,43 @@ type timer struct {
 	place int // in the heap, from 1; 0: not set
 }
 
-// set makes t due at at, in place of any earlier setting.
+// set makes t due at at, in place of any earlier setting. The zero time removes t; a
+// call of its due may still follow.
 func (ts *timers) set(t *timer, at time.Time) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	if t.place != 0 && t.at.Equal(at) {
-		return
-	}
-	t.at = at
-	if t.place == 0 {
-		ts.heap = append(ts.heap, t)
-		t.place = len(ts.heap)
-	}
-	ts.sift(t.place)
+	ts.move(t, at)
 	if !ts.running {
 		ts.arm()
 	}
 }
 
-// remove removes t. A call of its due may still follow.
-func (ts *timers) remove(t *timer) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	ts.drop(t)
-}
-
-// drop is remove; ts.mu is held.
-func (ts *timers) drop(t *timer) {
-	if t.place == 0 {
-		return
-	}
-	i, n := t.place, len(ts.heap)
-	last := ts.heap[n-1]
-	ts.heap[n-1] = nil
-	ts.heap = ts.heap[:n-1]
-	t.place = 0
-	if last != t {
-		ts.heap[i-1], last.place = last, i
+// move is set without setting the clock; ts.mu is held.
+func (ts *timers) move(t *timer, at time.Time) {
+	switch i, n := t.place, len(ts.heap); {
+	case i != 0 && t.at.Equal(at), i == 0 && at.IsZero():
+	case i == 0:
+		t.at = at
+		ts.heap = append(ts.heap, t)
+		ts.sift(n + 1)
+	case !at.IsZero():
+		t.at = at
 		ts.sift(i)
+	default:
+		last := ts.heap[n-1]
+		ts.heap[n-1] = nil
+		ts.heap = ts.heap[:n-1]
+		if t.place = 0; last != t {
+			ts.heap[i-1] = last
+			ts.sift(i)
+		}
 	}
 }
 
 // sift moves the timer at place i up or down to its position in the heap; ts.mu is
 // held.
 func (ts *timers) sift(i int) {
-	h := ts.heap
-	t := h[i-1]
+	h, t := ts.heap, ts.heap[i-1]
 	for ; i > 1 && t.at.Before(h[i/2-1].at); i /= 2 {
 		h[i-1] = h[i/2-1]
 		h[i-1].place = i
@@ -115,7 +106,7 @@ func (ts *timers) run() {
 	ts.running = true
 	for len(ts.heap) > 0 && !ts.heap[0].at.After(time.Now()) {
 		t := ts.heap[0]
-		ts.drop(t)
+		ts.move(t, time.Time{})
 		ts.mu.Unlock()
 		t.due()
 		ts.mu.Lock()

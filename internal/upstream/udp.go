@@ -73,12 +73,25 @@ func (ps *ports) send(q *query, now time.Time) error {
 	}
 	buf := buffers.Get().(*[maxDatagram]byte)
 	defer buffers.Put(buf)
-	if err = pt.write(q.pack(buf[:0])[2:]); err != nil {
-		if !isOurs(err) {
-			err = pt.fail(err)
+	b := q.pack(buf[:0])[2:]
+	if pt.raw == nil {
+		_, err = pt.conn.Write(b)
+	} else {
+		var errno syscall.Errno
+		err = pt.raw.Control(func(fd uintptr) {
+			_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
+		})
+		if err == nil && errno != 0 {
+			err = errno
 		}
-		q.release(false)
 	}
+	if err == nil {
+		return nil
+	}
+	if !isOurs(err) {
+		err = pt.fail(err)
+	}
+	pt.release(q, false)
 	return err
 }
 
@@ -90,9 +103,9 @@ func (ps *ports) take(q *query, now time.Time) (*port, error) {
 	limit := ps.server.share(ps.server.pool.bounds.Load().Sockets)
 	pt := ps.random(now, limit)
 	if pt != nil {
-		ps.server.metrics.connHit(overUDP)
+		ps.server.metrics.conn(overUDP, true)
 	} else {
-		ps.server.metrics.connMiss(overUDP)
+		ps.server.metrics.conn(overUDP, false)
 		ps.opening++
 		ps.mu.Unlock()
 		c, err := ps.server.pool.cfg.Dialer.DialContext(context.Background(), "udp", ps.server.to)
@@ -113,7 +126,7 @@ func (ps *ports) take(q *query, now time.Time) (*port, error) {
 		return nil, err
 	}
 	pt.expected.Add(1)
-	q.port = pt
+	q.via = pt
 	return pt, nil
 }
 
@@ -158,12 +171,11 @@ func (ps *ports) open(c net.Conn, now time.Time) *port {
 
 // release ends the wait of q. If no other query waits on the port, the port becomes
 // idle, or is closed if it is too old.
-func (ps *ports) release(q *query, answered bool) {
-	now := time.Now()
+func (pt *port) release(q *query, answered bool) {
+	now, ps := time.Now(), pt.set
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	pt := q.port
-	q.port = nil
+	q.via = nil
 	if pt.err != nil {
 		return
 	}
@@ -217,22 +229,6 @@ func (ps *ports) retire() {
 	for _, pt := range slices.Clone(ps.idle) {
 		ps.close(pt, net.ErrClosed)
 	}
-}
-
-// write sends one datagram.
-func (pt *port) write(b []byte) error {
-	if pt.raw == nil {
-		_, err := pt.conn.Write(b)
-		return err
-	}
-	var errno syscall.Errno
-	err := pt.raw.Control(func(fd uintptr) {
-		_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
-	})
-	if err == nil && errno != 0 {
-		return errno
-	}
-	return err
 }
 
 // fail closes the port because of err, unless it is closed already. It returns the
