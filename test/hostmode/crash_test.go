@@ -1,6 +1,7 @@
 package hostmode
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -235,4 +236,28 @@ func TestPortInUse(t *testing.T) {
 	other.Kill()
 	n.start(t, bothLocal...)
 	n.answers(t, localAddr, outside, outsideDNS)
+}
+
+// TestStatusFindsTheDaemon: without flags, status and doctor use flags and files of the
+// daemon in the same network, which here has another mount namespace, like a container.
+func TestStatusFindsTheDaemon(t *testing.T) {
+	for name, args := range map[string][]string{
+		"without flags": nil,
+		"-conf /etc/Corefile -localip " + localIP: {"-conf", corefilePath, "-localip", localIP},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.write(t, corefilePath, ".:53 {\n bind "+localIP+"\n forward . "+outsideDNS+"\n prometheus :9253\n}\n")
+			d := n.start(t, args...)
+			want := fmt.Sprintf("pid %d, %s\n", d.PID(), name)
+			for _, command := range [][]string{{"status"}, {"doctor", "-pod", "none"}, {"status", "-o", "json"}, {"doctor", "-o", "json", "-pod", "none"}} {
+				out, errs, status := lab.Command{Netns: n.Netns, Args: append([]string{raceChecked.Path(t)}, command...)}.Output(t)
+				isJSON := slices.Contains(command, "json")
+				if status != 0 || isJSON != json.Valid([]byte(out)) || !isJSON && !strings.Contains(out, want) {
+					t.Errorf("%v: exit status %d, want 0 and %q\n%s%s", command, status, want, out, errs)
+				}
+			}
+		})
+	}
 }
