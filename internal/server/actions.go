@@ -66,9 +66,8 @@ func (a *Actions) rewrite(q *Query) *action.Rewriting {
 	return r
 }
 
-// act answers a query that an action takes.
+// act answers a query that an action takes. It does not block.
 func (j *job) act() {
-	defer j.recoverPanic()
 	q, a := &j.q, j.q.zone.Actions
 	if a.bounds(q) {
 		q.udpSize = a.MaxUDP
@@ -81,59 +80,83 @@ func (j *job) act() {
 		j.admit()
 		return
 	}
-	m, o := j.translate(r)
+	j.askRewritten(q, r, j.translate)
+}
+
+// translate translates m, the answer to j's question, with DNS64 where that applies.
+func (j *job) translate(m message, o outcome) {
+	q, a := &j.q, j.q.zone.Actions
+	if o.dropped || !a.translates(q) || !a.DNS64.Needs(m.Msg) {
+		j.send(m, o)
+		return
+	}
+	asked := new(Query)
+	q.copyTo(asked)
+	asked.qtype = dns.TypeA
+	j.askRewritten(asked, a.rewrite(asked), func(v4 message, _ outcome) {
+		if v4.Msg == nil || v4.Rcode != dns.RcodeSuccess {
+			j.send(m, o)
+			return
+		}
+		q.zone.stats.synthesised()
+		a.DNS64.Synthesize(v4.Msg, m.Ns)
+		j.send(v4, o)
+	})
+}
+
+// send orders the records of m and ends j with it.
+func (j *job) send(m message, o outcome) {
 	if o.dropped {
 		j.finish(nil, o)
 		return
 	}
-	a.LoadBalance.Order(m.Msg)
-	reply := appendMessage(j.buffer(), q, m)
-	j.finish(reply, o)
-}
-
-// translate answers j's question with DNS64 where that applies. r rewrites the
-// question; nil: it stays.
-func (j *job) translate(r *action.Rewriting) (message, outcome) {
-	q, a := &j.q, j.q.zone.Actions
-	m, o := j.rewritten(q, r)
-	if o.dropped || !a.translates(q) || !a.DNS64.Needs(m.Msg) {
-		return m, o
-	}
-	var asked Query
-	q.copyTo(&asked)
-	asked.qtype = dns.TypeA
-	v4, _ := j.rewritten(&asked, a.rewrite(&asked))
-	if v4.Msg == nil || v4.Rcode != dns.RcodeSuccess {
-		return m, o
-	}
-	q.zone.stats.synthesised()
-	a.DNS64.Synthesize(v4.Msg, m.Ns)
-	return v4, o
+	j.q.zone.Actions.LoadBalance.Order(m.Msg)
+	j.finish(appendMessage(j.buffer(), &j.q, m), o)
 }
 
 var errRewritten = errors.New("the rewritten name is no domain name")
 
-// rewritten looks up the question that r has made of q, and changes the reply to fit
-// q again.
-func (j *job) rewritten(q *Query, r *action.Rewriting) (message, outcome) {
+// askRewritten looks up the question that r has made of q; nil: q itself. It changes
+// the reply to fit q again, and calls done with it.
+func (j *job) askRewritten(q *Query, r *action.Rewriting, done func(message, outcome)) {
 	if r == nil {
-		return j.askInner(q)
+		j.askInner(q, done)
+		return
 	}
-	var asked Query
-	if err := q.rewriteTo(&asked, r); err != nil {
-		return failed(err), outcome{}
+	asked := new(Query)
+	if err := q.rewriteTo(asked, r); err != nil {
+		done(failed(err), outcome{})
+		return
 	}
-	m, o := j.askInner(&asked)
-	if o.dropped {
-		return m, o
-	}
+	j.askInner(asked, func(m message, o outcome) {
+		if o.dropped || !r.Retargets(m.Msg) {
+			j.restore(r, m, o, done)
+			return
+		}
+		j.srv.workers.do(func() { // the lookup blocks
+			defer j.recoverPanic()
+			j.retarget(r, asked, m)
+			j.restore(r, m, o, done)
+		})
+	})
+}
+
+// retarget replaces targets of CNAMEs in m, the answer to asked, and looks the new
+// ones up.
+func (j *job) retarget(r *action.Rewriting, asked *Query, m message) {
 	ctx, cancel := context.WithTimeout(j.srv.ctx, j.srv.timeout)
 	defer cancel()
 	r.Retarget(m.Msg, func(name string) *dns.Msg {
-		return new(exchange).fill(j.srv, &asked).lookupName(ctx, name, asked.qtype)
+		return new(exchange).fill(j.srv, asked).lookupName(ctx, name, asked.qtype)
 	})
-	r.Restore(m.Msg)
-	return m, o
+}
+
+// restore makes m fit the question before r, and calls done with it.
+func (j *job) restore(r *action.Rewriting, m message, o outcome, done func(message, outcome)) {
+	if !o.dropped {
+		r.Restore(m.Msg)
+	}
+	done(m, o)
 }
 
 // rewriteTo makes into the question that r has made of q.
@@ -197,24 +220,35 @@ func appendDenied(dst []byte, q *Query, v action.ACLVerdict) ([]byte, outcome) {
 // only. It is a bit of the flag byte that no stored answer has.
 const privateKey = 0x80
 
-// askInner resolves q on behalf of j, as admit does, and waits for the reply.
-func (j *job) askInner(q *Query) (message, outcome) {
-	replies := make(chan innerReply, 1)
-	inner := &job{srv: j.srv, lis: j.lis, inner: replies}
+// askInner resolves q on behalf of j, as admit does, and calls done with the reply.
+func (j *job) askInner(q *Query, done func(message, outcome)) {
+	inner := &job{srv: j.srv, lis: j.lis}
+	inner.inner = func(reply []byte, o outcome) {
+		defer j.recoverPanic()
+		m := message{Msg: new(dns.Msg)}
+		switch {
+		case o.dropped:
+			m = message{}
+		case m.Unpack(reply) != nil:
+			m, o = failed(nil), outcome{lookup: o.lookup}
+		default:
+			m.takeOPT()
+		}
+		done(m, o)
+	}
 	q.copyTo(&inner.q)
 	inner.q.inner, inner.q.opt, inner.q.nsid = true, true, ""
-	inner.q.flags |= flagAD // act clears AD for a client that does not want it
-	inner.admit()
-	r := <-replies
-	if r.dropped {
-		return message{}, r.outcome
+	inner.q.flags |= flagAD // send clears AD for a client that does not want it
+	func() {
+		defer inner.recoverPanic()
+		inner.admit()
+	}()
+	if c := j.conn; c != nil {
+		j.asks.Store(inner)
+		if c.ctx.Err() != nil {
+			inner.abandon()
+		}
 	}
-	m := message{Msg: new(dns.Msg)}
-	if err := m.Unpack(r.msg); err != nil {
-		return failed(err), outcome{lookup: r.lookup}
-	}
-	m.takeOPT()
-	return m, r.outcome
 }
 
 // failed is a reply without an answer.

@@ -48,10 +48,14 @@ func (x *exchange) lookupName(ctx context.Context, name string, qtype uint16) *d
 }
 
 // entryOf returns the answer from the cache, else from the sources. It returns nil
-// if there is none.
+// if there is none, or if too many lookups are in progress: each holds a goroutine.
 func (x *exchange) entryOf(ctx context.Context) (*cache.Entry, uint32) {
 	if hit := x.zone.peek(x.key, x.srv.clock(), nil); hit.State == cache.Fresh {
 		return hit.Entry, hit.Age
+	}
+	defer x.srv.lookups.Add(-1)
+	if x.srv.lookups.Add(1) > x.srv.maxLookups {
+		return nil, 0
 	}
 	r, err := x.ask(ctx)
 	a := x.store(r, err)

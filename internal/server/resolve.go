@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -57,7 +58,7 @@ func (j *job) start(l *listener) {
 	case z.Loop != nil && z.Loop.returned(q):
 		j.deliver(answer{err: errLoop})
 	case z.Actions != nil && z.Actions.concern(q):
-		j.srv.workers.do(j.act)
+		j.act()
 	default:
 		j.miss()
 	}
@@ -166,6 +167,10 @@ func (s *resolver) charge(x *exchange) { s.misses.charge(x.zone, x.client.Addr()
 
 // abandon drops j, whose client has disconnected.
 func (j *job) abandon() {
+	if inner := j.asks.Load(); inner != nil {
+		inner.abandon() // which drops j, too
+		return
+	}
 	left, cancelled := j.srv.inflight.abandon(j.q.inflightKey(), j, j.srv.charge)
 	if !left && j.q.zone.Normalise != nil {
 		var other Query
@@ -330,13 +335,9 @@ type job struct {
 	control []byte
 
 	conn  *tcpConn
-	inner chan<- innerReply // for an action, not for a client; capacity 1
-}
+	inner func(reply []byte, o outcome) // for an action, not for a client; called once
 
-// innerReply is the reply to a query of an action.
-type innerReply struct {
-	msg []byte
-	outcome
+	asks atomic.Pointer[job] // the inner job that j, of a connection, waits for
 }
 
 // replyBuffer is memory for one reply.
@@ -382,8 +383,10 @@ func (s *resolver) reject(dst []byte, reader int, q *Query, err error) []byte {
 // and releases the slot, because the client may send its next query as soon as it
 // has the reply.
 func (j *job) finish(reply []byte, o outcome) {
-	if j.inner != nil {
-		j.inner <- innerReply{reply, o}
+	if done := j.inner; done != nil {
+		j.inner, j.lis = nil, nil
+		done(reply, o)
+		j.freeBuffer(reply, o)
 		return
 	}
 	l, s := j.lis, j.srv
@@ -391,10 +394,7 @@ func (j *job) finish(reply []byte, o outcome) {
 	defer l.jobs.Done()
 	s.misses.release(j.q.zone, j.q.client.Addr())
 	if j.conn != nil && !o.dropped {
-		var ok bool
-		if reply, ok = j.conn.reserve(&j.q, reply); !ok {
-			o.rcode = dns.RcodeServerFailure
-		}
+		reply = j.conn.reserve(&j.q, reply)
 	}
 	if !o.dropped {
 		s.record(s.readers, j.q.zone.stats, &j.q, reply, o)
@@ -405,17 +405,23 @@ func (j *job) finish(reply []byte, o outcome) {
 	case !o.dropped && j.sock.reply(j, reply) != nil:
 		s.metrics.sendErrors.Add(1)
 	}
-	if j.out != nil {
-		if !o.dropped {
-			j.out.b = reply[:0]
-		}
-		s.buffers.Put(j.out)
-		j.out = nil
-	}
+	j.freeBuffer(reply, o)
 	if j.timer == nil && j.conn == nil { // else the timer or the connection may still read j
 		j.sock, j.sibling, j.q.zone = nil, nil, nil
 		s.jobs.Put(j)
 	}
+}
+
+// freeBuffer returns the memory of the reply.
+func (j *job) freeBuffer(reply []byte, o outcome) {
+	if j.out == nil {
+		return
+	}
+	if !o.dropped {
+		j.out.b = reply[:0]
+	}
+	j.srv.buffers.Put(j.out)
+	j.out = nil
 }
 
 // recoverPanic, deferred, answers j with SERVFAIL after a panic.

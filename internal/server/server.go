@@ -77,6 +77,10 @@ const (
 	defaultQueue     = 8 << 20
 )
 
+// lookupShare bounds the goroutines that wait for an answer: one for so many misses.
+// Its stack costs as much as two misses.
+const lookupShare = 16
+
 var defaultTCP = TCPLimits{Connections: 1024, PerClient: 512, Pipeline: 128, Idle: 10 * time.Second, Write: 5 * time.Second, Unread: 64 << 20}
 
 // withDefaults returns c with defaults in place of zero values.
@@ -117,11 +121,12 @@ type Server struct {
 
 // resolver answers the queries of all listeners.
 type resolver struct {
-	log     *slog.Logger
-	metrics *Metrics
-	clock   func() time.Time
-	readers int // UDP sockets of each address
-	timeout time.Duration
+	log        *slog.Logger
+	metrics    *Metrics
+	clock      func() time.Time
+	readers    int // UDP sockets of each address
+	maxLookups int64
+	timeout    time.Duration
 
 	identity string
 	outside  func(netip.Addr) bool // nil: no client is outside
@@ -130,6 +135,7 @@ type resolver struct {
 	buffers  sync.Pool // of *replyBuffer
 	workers  workerPool
 	misses   *misses
+	lookups  atomic.Int64 // of lookupName, in progress
 	inflight inflight
 	ctx      context.Context // ends exchanges after Shutdown's deadline
 }
@@ -142,8 +148,8 @@ func New(c Config) *Server {
 		resolver: resolver{
 			log: c.Logger, metrics: c.Metrics, clock: c.Now, readers: c.Workers, timeout: c.Timeout,
 			identity: c.Identity, outside: c.Outside,
-			misses: newMisses(c.MaxMisses, c.MaxMissesPerClient),
-			ctx:    ctx,
+			misses: newMisses(c.MaxMisses, c.MaxMissesPerClient), maxLookups: max(int64(c.MaxMisses/lookupShare), 1),
+			ctx: ctx,
 		},
 		tcp:       c.TCP,
 		queue:     c.Queue,

@@ -361,20 +361,19 @@ const unreadShare = 4
 // reserve makes room for the reply to q until the client has accepted it. If too many
 // bytes wait already, on this connection or on all, it replaces the reply with
 // SERVFAIL, which is short.
-func (c *tcpConn) reserve(q *Query, reply []byte) (kept []byte, ok bool) {
+func (c *tcpConn) reserve(q *Query, reply []byte) []byte {
 	s, m := c.t.srv, &c.misses
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := int64(frameLen + len(reply))
-	ok = m.unread+n <= s.tcp.Unread/unreadShare && s.tcpUnread.Load()+n <= s.tcp.Unread
-	if !ok {
+	if m.unread+n > s.tcp.Unread/unreadShare || s.tcpUnread.Load()+n > s.tcp.Unread {
 		s.metrics.tcpUnread.Add(1)
 		reply = appendError(reply[:0], q, dns.RcodeServerFailure, failureNote(refusedUnread))
 		n = int64(frameLen + len(reply))
 	}
 	m.unread += n
 	s.tcpUnread.Add(n)
-	return reply, ok
+	return reply
 }
 
 // accepted undoes reserve for n bytes of frames.

@@ -28,16 +28,9 @@ func TestUnreadRepliesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for ts.inflight.waiters() < queries {
-		if t.Context().Err() != nil {
-			t.Fatal("not all queries arrived")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "all queries", func() bool { return ts.inflight.waiters() == queries })
 	close(release)
-	for ts.metrics.tcpUnread.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "a full buffer", func() bool { return ts.metrics.tcpUnread.Load() > 0 })
 	if n := ts.tcpUnread.Load(); n > limit/unreadShare+queries*200 {
 		t.Errorf("%d bytes of replies wait", n)
 	}
@@ -55,10 +48,5 @@ func TestUnreadRepliesAreBounded(t *testing.T) {
 	if got[dns.RcodeSuccess] < 4 || uint64(got[dns.RcodeServerFailure]) != ts.metrics.tcpUnread.Load() {
 		t.Errorf("rcodes %v", got)
 	}
-	for ts.tcpUnread.Load() != 0 {
-		if t.Context().Err() != nil {
-			t.Fatalf("%d bytes wait after all are read", ts.tcpUnread.Load())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "an empty buffer", func() bool { return ts.tcpUnread.Load() == 0 })
 }

@@ -20,6 +20,18 @@ func (w RewriteCNAME) apply(r *Rewriting) bool {
 	return true
 }
 
+// Retargets reports whether Retarget would look a name up for m.
+func (r *Rewriting) Retargets(m *dns.Msg) bool {
+	for _, w := range r.cnames {
+		for _, rr := range m.Answer {
+			if cname, ok := rr.(*dns.CNAME); ok && w.Match.holds(strings.ToLower(cname.Target)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Retarget applies the rules for CNAMEs to m, the last rule first, as with all
 // changes to replies. lookup returns nil if a name has no answer; then that
 // CNAME stays as it is.
