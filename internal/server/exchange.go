@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,18 +35,39 @@ type exchange struct {
 
 	// Guarded by inflight.mu.
 	waiting []waiter
-	charged bool   // it has its own slot in misses
-	cancel  func() // nil: it cannot be cancelled
+	clients map[netip.Addr]int // queries that wait for their own answer; nil: not counted
+	charged bool               // it has its own slot in misses
+	cancel  func()             // nil: it cannot be cancelled
 }
 
-// drop removes w from the waiters. It returns false if w does not wait.
+// add adds w to the waiters. inflight.mu is held.
+func (x *exchange) add(w waiter) {
+	x.waiting = append(x.waiting, w)
+	*w.place() = len(x.waiting)
+	x.count(w, 1)
+}
+
+// drop removes w from the waiters. It returns false if w does not wait. inflight.mu is
+// held.
 func (x *exchange) drop(w waiter) bool {
-	i := slices.Index(x.waiting, w)
-	if i < 0 {
+	i, last := *w.place()-1, len(x.waiting)-1
+	if i < 0 || i > last || x.waiting[i] != w {
 		return false
 	}
-	x.waiting = slices.Delete(x.waiting, i, i+1)
+	x.waiting[i] = x.waiting[last]
+	*x.waiting[i].place() = i + 1
+	x.waiting[last] = nil
+	x.waiting = x.waiting[:last]
+	*w.place() = 0
+	x.count(w, -1)
 	return true
+}
+
+// count adds n to the number of waiting queries of w's client, if they are counted.
+func (x *exchange) count(w waiter, n int) {
+	if j, ok := w.(*job); ok && x.clients != nil && j.sibling == nil {
+		x.clients[j.q.client.Addr()] += n
+	}
 }
 
 // sourced is the reply of a source.
@@ -246,6 +266,9 @@ type waiter interface {
 	// deliver is called once, without locks held, unless the waiter has left. It
 	// must not block.
 	deliver(answer)
+	// place is where an exchange keeps the waiter's index, from 1. Its inflight.mu
+	// guards it.
+	place() *int
 }
 
 // hasWaiters reports whether something waits for key.
@@ -266,7 +289,7 @@ func (f *inflight) joinExisting(key string, w waiter) bool {
 		return false
 	}
 	if w != nil {
-		x.waiting = append(x.waiting, w)
+		x.add(w)
 	}
 	return true
 }
@@ -293,7 +316,7 @@ func (f *inflight) join(key string, w waiter, since time.Time, fill func(*exchan
 		f.byKey[key], joined = x, x
 	}
 	if w != nil {
-		joined.waiting = append(joined.waiting, w)
+		joined.add(w)
 	}
 	return x, true
 }
@@ -348,15 +371,21 @@ func (f *inflight) started(x *exchange, cancel func()) {
 	}
 }
 
-// waits reports whether a query of j's client waits for key.
-func (f *inflight) waits(key string, j *job) bool {
+// waits reports whether a query of client waits for key.
+func (f *inflight) waits(key string, client netip.Addr) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	x := f.byKey[key]
-	return x != nil && slices.ContainsFunc(x.waiting, func(w waiter) bool {
-		o, ok := w.(*job)
-		return ok && o != j && o.sibling == nil && o.q.client.Addr() == j.q.client.Addr()
-	})
+	if x == nil {
+		return false
+	}
+	if x.clients == nil {
+		x.clients = make(map[netip.Addr]int)
+		for _, w := range x.waiting {
+			x.count(w, 1)
+		}
+	}
+	return x.clients[client] > 0
 }
 
 // end ends x. It returns the waiters for its answer, and whether x has a slot; no

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -17,7 +19,7 @@ import (
 func TestInflightJoin(t *testing.T) {
 	var f inflight
 	start := time.Now()
-	a, b, other := make(answers, 1), make(answers, 1), make(answers, 1)
+	a, b, other := newAnswers(), newAnswers(), newAnswers()
 	x, ok := f.join("key", a, start, none)
 	if x == nil || !ok || x.check {
 		t.Fatalf("first waiter: %+v, %v", x, ok)
@@ -46,7 +48,7 @@ func TestInflightJoin(t *testing.T) {
 
 func TestInflightLeave(t *testing.T) {
 	var f inflight
-	a, b := make(answers, 1), make(answers, 1)
+	a, b := newAnswers(), newAnswers()
 	if f.leave("key", a, nil) {
 		t.Error("left a key that is not in flight")
 	}
@@ -71,7 +73,7 @@ func TestInflightLeave(t *testing.T) {
 // leaves, and a late end does not touch its successor.
 func TestInflightAbandon(t *testing.T) {
 	var f inflight
-	a, b := make(answers, 1), make(answers, 1)
+	a, b := newAnswers(), newAnswers()
 	x, _ := f.join("key", a, time.Time{}, none)
 	f.join("key", b, time.Time{}, none)
 	charged, cancelled := 0, 0
@@ -101,10 +103,17 @@ func TestInflightAbandon(t *testing.T) {
 // none completes no exchange.
 func none(*exchange) {}
 
-// answers waits for one answer. Its capacity is 1.
-type answers chan answer
+// answers waits for one answer.
+type answers struct {
+	got    chan answer
+	queued int
+}
 
-func (c answers) deliver(a answer) { c <- a }
+func newAnswers() *answers { return &answers{got: make(chan answer, 1)} }
+
+func (c *answers) deliver(a answer) { c.got <- a }
+
+func (c *answers) place() *int { return &c.queued }
 
 // TestInflightConcurrentUse is for the race detector. Each waiter gets its
 // answer exactly once, or leaves.
@@ -114,7 +123,7 @@ func TestInflightConcurrentUse(t *testing.T) {
 	for g := range 8 {
 		wg.Go(func() {
 			for i := range 500 {
-				key, w := fmt.Sprint(i%3), make(answers, 1)
+				key, w := fmt.Sprint(i%3), newAnswers()
 				if x, _ := f.join(key, w, time.Now(), none); x != nil {
 					waiting, _ := f.end(x, time.Now())
 					for _, o := range waiting {
@@ -123,7 +132,7 @@ func TestInflightConcurrentUse(t *testing.T) {
 				} else if g == 0 && f.leave(key, w, nil) {
 					continue
 				}
-				<-w
+				<-w.got
 			}
 		})
 	}
@@ -202,5 +211,89 @@ func TestSlowClientDelaysNoOther(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("no reply while another client does not read")
+	}
+}
+
+// TestInflightLeaveInAnyOrder: waiters leave in random order. Those that stay get the
+// answer, once each.
+func TestInflightLeaveInAnyOrder(t *testing.T) {
+	var f inflight
+	all := make([]*answers, 100)
+	var x *exchange
+	for i := range all {
+		all[i] = newAnswers()
+		if y, _ := f.join("key", all[i], time.Time{}, none); y != nil {
+			x = y
+		}
+	}
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	for _, w := range all[:60] {
+		if !f.leave("key", w, nil) || f.leave("key", w, nil) {
+			t.Error("not left exactly once")
+		}
+	}
+	waiting, _ := f.end(x, time.Time{})
+	for _, w := range waiting {
+		w.deliver(answer{})
+	}
+	for i, w := range all {
+		if len(w.got) != boolIndex(i >= 60) {
+			t.Errorf("waiter %d got %d answers", i, len(w.got))
+		}
+	}
+}
+
+// TestInflightWaits counts the queries of a client that wait for their own answer.
+func TestInflightWaits(t *testing.T) {
+	var f inflight
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	of := func(client netip.Addr) *job {
+		j := new(job)
+		j.q.client = netip.AddrPortFrom(client, 1)
+		return j
+	}
+	first, second, other := of(a), of(a), of(a)
+	other.sibling = new(siblingWait)
+	if f.waits("key", a) {
+		t.Error("a client waits for nothing")
+	}
+	f.join("key", first, time.Time{}, none)
+	f.join("key", other, time.Time{}, none)
+	for _, step := range []struct {
+		do   func()
+		want bool
+	}{
+		{func() {}, true},
+		{func() { f.joinExisting("key", second) }, true},
+		{func() { f.leave("key", first, nil) }, true},
+		{func() { f.leave("key", second, nil) }, false},
+		{func() { f.joinExisting("key", first) }, true},
+	} {
+		step.do()
+		if f.waits("key", a) != step.want || f.waits("key", b) {
+			t.Errorf("%v, want %v", f.waits("key", a), step.want)
+		}
+	}
+}
+
+// BenchmarkInflightLeave has n waiters for one answer leave, the last first and in
+// the order of their arrival. The time per waiter does not grow with n.
+func BenchmarkInflightLeave(b *testing.B) {
+	for _, n := range []int{100, 10000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			all := make([]*answers, n)
+			for i := range all {
+				all[i] = newAnswers()
+			}
+			for i := 0; i < b.N; i += n {
+				var f inflight
+				for _, w := range all {
+					f.join("key", w, time.Time{}, none)
+				}
+				for _, w := range all {
+					f.leave("key", w, nil)
+				}
+			}
+		})
 	}
 }

@@ -388,7 +388,7 @@ func (j *job) waitSibling(a answer) {
 	wait := q.zone.Normalise.timeout
 	if a.entry.Rcode() == dns.RcodeNameError {
 		wait = min(wait, siblingAlone)
-		if j.srv.inflight.waits(key, j) {
+		if j.srv.inflight.waits(key, q.client.Addr()) {
 			wait = emptyWait
 		}
 	}
@@ -463,11 +463,14 @@ func (s *resolver) observe(q *Query, e *cache.Entry, sib sibling, known bool) {
 
 // observer waits for a sibling only to count it. It has a slot.
 type observer struct {
-	srv   *resolver
-	q     Query
-	entry *cache.Entry
-	from  siblingSource
+	queued int // see waiter.place
+	srv    *resolver
+	q      Query
+	entry  *cache.Entry
+	from   siblingSource
 }
+
+func (o *observer) place() *int { return &o.queued }
 
 func (o *observer) deliver(a answer) {
 	o.srv.misses.release(o.q.zone, o.q.client.Addr())

@@ -187,7 +187,7 @@ func (j *job) abandon() {
 // refresh renews q's answer in the background. A failure leaves the stored
 // answer.
 func (s *resolver) refresh(q *Query) {
-	if s.background(q, &refreshed{q.zone, bytes.Clone(q.key)}) {
+	if s.background(q, &refreshed{zone: q.zone, key: bytes.Clone(q.key)}) {
 		q.zone.stats.rest().prefetch.Add(1)
 	}
 }
@@ -222,9 +222,12 @@ func (s *resolver) background(q *Query, w waiter) bool {
 
 // refreshed waits for a new answer that only the cache needs.
 type refreshed struct {
-	zone *boundZone
-	key  []byte
+	queued int // see waiter.place
+	zone   *boundZone
+	key    []byte
 }
+
+func (r *refreshed) place() *int { return &r.queued }
 
 func (r *refreshed) deliver(answer) { r.zone.Cache.RefreshDone(r.key) }
 
@@ -328,6 +331,7 @@ type job struct {
 	lis     *listener
 	timer   *time.Timer  // ends the wait early; not nil: the job is not reused
 	sibling *siblingWait // nil: it waits for its own answer
+	queued  int          // see waiter.place
 
 	sock    *udpSocket
 	sa      unix.RawSockaddrInet6
@@ -342,6 +346,8 @@ type job struct {
 
 // replyBuffer is memory for one reply.
 type replyBuffer struct{ b []byte }
+
+func (j *job) place() *int { return &j.queued }
 
 // buffer returns empty memory for the reply.
 func (j *job) buffer() []byte {
