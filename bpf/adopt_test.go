@@ -8,9 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf/link"
 	"github.com/nodens-dns/nodens/internal/lab"
-	"golang.org/x/sys/unix"
 )
 
 // load queries with all kinds of clients from one pod until it is stopped.
@@ -176,37 +174,6 @@ func TestAdoptedSocketState(t *testing.T) {
 	receive(t, p, vip4)
 }
 
-// The kernel severs a link when its cgroup is removed.
-func TestSeveredLinks(t *testing.T) {
-	p := newPod(t)
-	cfg := p.config(t)
-	cfg.Cgroup = lab.NewKubepods(t)
-	r := open(t, cfg)
-	check(t, r.Attach())
-	check(t, r.Alive())
-	check(t, os.Remove(cfg.Cgroup))
-	check(t, os.Mkdir(cfg.Cgroup, 0o755))
-	inside := lab.MakeCgroup(t, filepath.Join(cfg.Cgroup, "pod"))
-	again := &pod{agent: startAgent(t, p.ns, inside), ns: p.ns}
-	again.must(t, request{Op: "socket", Socket: "lost", Network: "udp4"})
-	if got := again.call(t, request{Op: "send", Socket: "lost", Addr: ap(vip4), Payload: "q"}); got.Errno == 0 {
-		t.Fatal("a new cgroup of the same name has the programs: this test proves nothing")
-	}
-	check(t, r.Attach())
-	again.askAll(t, "target")
-	for _, h := range hooks() {
-		l, err := link.LoadPinnedLink(r.links.path(h), nil)
-		check(t, err)
-		id, err := cgroupID(cfg.Cgroup)
-		check(t, err)
-		if intact, err := isLinkedTo(l, id); err != nil || !intact {
-			t.Errorf("%s: the pinned link is not attached to the new cgroup (%v)", h.name, err)
-		}
-		check(t, l.Close())
-	}
-	checkNames(t, filepath.Join(r.dir, linksDir), len(hooks()))
-}
-
 // A successor with another cgroup moves the programs there.
 func TestMovedCgroup(t *testing.T) {
 	p := newPod(t)
@@ -263,73 +230,6 @@ func checkNames(t testing.TB, dir string, want int) {
 	check(t, err)
 	if len(entries) != want {
 		t.Errorf("%s has %d entries, want %d: %v", dir, len(entries), want, entries)
-	}
-}
-
-func TestTwoVersions(t *testing.T) {
-	p := newPod(t)
-	cfg := p.config(t)
-	t.Cleanup(func() {
-		if err := Teardown(cfg.PinDir); err != nil {
-			t.Error(err)
-		}
-	})
-	old, err := openVersion(cfg, layoutVersion+1)
-	check(t, err)
-	old.table.timeout = longTimeout
-	defer old.Close()
-	check(t, old.Attach())
-	check(t, old.Alive())
-	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
-	p.must(t, request{Op: "send", Socket: "u", Addr: ap(vip4), Payload: "q"})
-	next := openBeside(t, cfg)
-	p.askAll(t, "target")
-	check(t, next.Attach())
-	check(t, old.Withdraw())
-	check(t, next.Alive())
-	p.askAll(t, "target")
-	receive(t, p, vip4) // the old version still translates replies
-	if n := countAttached(t, p.kubepods, hooks()[0]); n != 2 {
-		t.Errorf("%d programs of two versions are attached to %s", n, hooks()[0].name)
-	}
-	check(t, next.RemoveOtherVersions())
-	check(t, next.RemoveOtherVersions())
-	for _, h := range hooks() {
-		if n := countAttached(t, p.kubepods, h); n != 1 {
-			t.Errorf("%s is attached %d times", h.name, n)
-		}
-	}
-	checkNames(t, cfg.PinDir, 1)
-	p.askAll(t, "target")
-}
-
-func TestTeardown(t *testing.T) {
-	p := newPod(t)
-	cfg := p.config(t)
-	for _, version := range []int{layoutVersion, layoutVersion + 1} {
-		r, err := openVersion(cfg, version)
-		check(t, err)
-		defer r.Close() // a process that still runs must not keep programs attached
-		check(t, r.Attach())
-		check(t, r.Alive())
-		if version == layoutVersion {
-			check(t, os.Rename(r.links.path(hooks()[0]), filepath.Join(r.dir, linksDir, "hook_of_tomorrow")))
-		}
-	}
-	for range 2 {
-		check(t, Teardown(cfg.PinDir))
-		if _, err := os.Stat(cfg.PinDir); !os.IsNotExist(err) {
-			t.Errorf("stat of the pin directory: %v", err)
-		}
-		for _, h := range hooks() {
-			if n := countAttached(t, p.kubepods, h); n != 0 {
-				t.Errorf("%s is attached %d times", h.name, n)
-			}
-		}
-	}
-	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
-	if got := p.call(t, request{Op: "send", Socket: "u", Addr: ap(vip4), Payload: "q"}); got.Errno != unix.ENETUNREACH {
-		t.Errorf("send to the VIP after teardown: %v", got.Errno)
 	}
 }
 

@@ -19,6 +19,11 @@ func (r *Redirect) Alive() error {
 	if r.closed {
 		return errClosed
 	}
+	return r.declareAlive()
+}
+
+// declareAlive needs mu.
+func (r *Redirect) declareAlive() error {
 	if r.canary == nil {
 		own, err := openCanary()
 		if err != nil {
@@ -46,24 +51,32 @@ func (r *Redirect) takeOver() error {
 // Beat sends a heartbeat. Call it when an answer has come through the serving path.
 // It does nothing unless this process is alive and no successor has taken over,
 // because a heartbeat must not hide that another process hangs. If a successor took
-// over and ended, as in an upgrade that is rolled back, Beat takes over again.
-func (r *Redirect) Beat() error {
+// over and ended, as in an upgrade that is rolled back, or is frozen, Beat takes over
+// again. frozen: it is frozen and may still hold the port of the target.
+func (r *Redirect) Beat() (frozen bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.alive {
-		return nil
+		return false, nil
 	}
-	holder, err := canaryCookie(r.objs.Canary)
-	switch {
-	case err != nil:
-		return fmt.Errorf("redirect: beat: %w", err)
-	case holder == r.canary.cookie:
+	cookie, err := canaryCookie(r.objs.Canary)
+	if err != nil {
+		return false, fmt.Errorf("redirect: beat: %w", err)
+	}
+	if cookie == r.canary.cookie {
 		r.beat.write()
-	case holder == 0:
-		r.log.Info("the process that had taken over ended: taking over again", "pin_dir", r.dir)
-		return r.takeOver()
+		return false, nil
 	}
-	return nil
+	age, err := r.beat.age()
+	switch successor := (holder{cookie, age}); {
+	case err != nil || successor.lives():
+		return false, err
+	case cookie != 0:
+		r.log.Warn("the process that had taken over is frozen: taking over again", "pin_dir", r.dir, "heartbeat_age", age)
+	default:
+		r.log.Info("the process that had taken over ended: taking over again", "pin_dir", r.dir)
+	}
+	return cookie != 0, r.takeOver()
 }
 
 // Withdraw declares that this process will not answer. Once it has returned, every

@@ -85,13 +85,13 @@ func TestBeatNeedsAlive(t *testing.T) {
 	check(t, hung.Alive())
 	next := openBeside(t, p.config(t))
 	hung.beatAgo(t, 2*longTimeout)
-	check(t, next.Beat())
+	sendBeat(t, next)
 	p.askAll(t, "core")
-	check(t, hung.Beat())
+	sendBeat(t, hung)
 	p.askAll(t, "target")
 	check(t, hung.Withdraw())
 	hung.beatAgo(t, 2*longTimeout)
-	check(t, hung.Beat())
+	sendBeat(t, hung)
 	if age, _, err := hung.state(); err != nil || age < longTimeout {
 		t.Errorf("a heartbeat after Withdraw counts: age %v, %v", age, err)
 	}
@@ -181,10 +181,38 @@ func TestSuccessorEnds(t *testing.T) {
 	next := openBeside(t, moved)
 	check(t, next.Attach())
 	check(t, next.Alive())
-	next.beatAgo(t, 2*longTimeout)
-	check(t, old.Beat())
-	p.askAll(t, "core")
+	next.beatAgo(t, StaleHeartbeat/2)
+	sendBeat(t, old)
+	if age, _, err := old.state(); err != nil || age < time.Second {
+		t.Errorf("a heartbeat of the older process counts: age %v, %v", age, err)
+	}
 	check(t, next.Close())
-	check(t, old.Beat())
+	sendBeat(t, old)
 	p.askAll(t, "target")
+	check(t, old.Close())
+}
+
+// A process that is alive takes over from a successor that is frozen.
+func TestBeatTakesOverFromAFrozenProcess(t *testing.T) {
+	p := newPod(t)
+	old := open(t, p.config(t))
+	check(t, old.Engage())
+	next := openBeside(t, p.config(t))
+	check(t, next.Engage())
+	next.beatAgo(t, 2*longTimeout)
+	p.askAll(t, "core")
+	if frozen, err := old.Beat(); !frozen || err != nil {
+		t.Errorf("Beat: frozen %t, %v", frozen, err)
+	}
+	p.askAll(t, "target")
+	sendBeat(t, next) // it continues
+	check(t, next.Close())
+	p.askAll(t, "target")
+}
+
+func sendBeat(t *testing.T, r *Redirect) {
+	t.Helper()
+	if frozen, err := r.Beat(); frozen || err != nil {
+		t.Errorf("Beat: frozen %t, %v", frozen, err)
+	}
 }

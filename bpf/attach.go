@@ -47,8 +47,7 @@ func hooks() []hook {
 // Attach runs the programs for all sockets below the cgroup and pins their links.
 // It replaces the program of each of a predecessor's links atomically, and replaces
 // a link whose cgroup was removed or differs. Other versions stop redirecting, but
-// translate replies until RemoveOtherVersions. Attach may be called again at any
-// time, as a repair.
+// translate replies until RemoveOtherVersions.
 //
 // If a program on a cgroup above prevents this, the error is an *AncestorError.
 func (r *Redirect) Attach() error {
@@ -57,6 +56,27 @@ func (r *Redirect) Attach() error {
 	if r.closed {
 		return errClosed
 	}
+	defer lockPins(r.pinDir)()
+	return r.attach()
+}
+
+// Engage does Attach and Alive in one step, which no process of another version
+// interrupts.
+func (r *Redirect) Engage() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return errClosed
+	}
+	defer lockPins(r.pinDir)()
+	if err := r.attach(); err != nil {
+		return err
+	}
+	return r.declareAlive()
+}
+
+// attach needs mu and the lock of the pins.
+func (r *Redirect) attach() error {
 	if err := r.links.attach(); err != nil {
 		return fmt.Errorf("redirect: attach: %w", err)
 	}
@@ -67,12 +87,16 @@ func (r *Redirect) Attach() error {
 	return detachForward(r.log, others)
 }
 
-// links attaches the programs to a cgroup and pins their links.
+// links attaches the programs to a cgroup and pins their links. The owner holds the
+// lock of its Redirect.
 type links struct {
 	cgroup   string // directory
 	dir      string // of the version
 	log      *slog.Logger
 	programs *redirectPrograms
+	// held are the links by hook. While this process lives, the programs stay
+	// attached without their pins, too.
+	held map[string]link.Link
 }
 
 // attach attaches all programs. After a failure it removes the links that it made.
@@ -96,33 +120,61 @@ func (l *links) attach() error {
 
 func (l *links) path(h hook) string { return filepath.Join(l.dir, linksDir, h.name) }
 
-// attachHook attaches one program. fresh: no link was pinned before.
+// attachHook attaches one program. fresh: no link was pinned or held before.
 func (l *links) attachHook(h hook, id uint64) (fresh bool, err error) {
 	path := l.path(h)
 	prog := h.program(l.programs)
 	pinned, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, os.ErrNotExist) {
+		if held := l.held[h.name]; held != nil {
+			if intact, err := isLinkedTo(held, id); err != nil || intact {
+				return false, errors.Join(err, pinLink(held, path))
+			}
+		}
 		return true, l.makeLink(h, prog, path)
 	}
 	if err != nil {
 		return false, explain("load pinned link", err)
 	}
-	defer pinned.Close()
 	intact, err := isLinkedTo(pinned, id)
 	if err != nil {
-		return false, err
+		return false, errors.Join(err, pinned.Close())
 	}
 	if intact {
 		err := pinned.Update(prog)
 		if err == nil {
+			l.hold(h, pinned)
 			return false, nil
 		}
 		if !errors.Is(err, unix.ENOLINK) { // ENOLINK: the cgroup was removed just now
-			return false, explain("update link", err)
+			return false, errors.Join(explain("update link", err), pinned.Close())
 		}
 	}
-	l.log.Warn("replacing a link whose cgroup was removed or differs", "hook", h.name, "cgroup", l.cgroup)
-	return false, l.makeLink(h, prog, path)
+	defer pinned.Close()
+	l.log.Warn("replacing a link that was detached or whose cgroup differs", "hook", h.name, "cgroup", l.cgroup)
+	if err := l.makeLink(h, prog, path); err != nil {
+		return false, err
+	}
+	_ = pinned.Detach() // a process may hold it; fails if it is detached
+	return false, nil
+}
+
+// hold replaces the held link of h.
+func (l *links) hold(h hook, now link.Link) {
+	if before := l.held[h.name]; before != nil {
+		_ = before.Close()
+	}
+	l.held[h.name] = now
+}
+
+// close leaves the pinned links attached.
+func (l *links) close() error {
+	var errs []error
+	for _, held := range l.held {
+		errs = append(errs, held.Close())
+	}
+	clear(l.held)
+	return errors.Join(errs...)
 }
 
 // isLinkedTo reports whether l is attached to the cgroup id. The id of a severed link
@@ -151,17 +203,49 @@ func (l *links) makeLink(h hook, prog *ebpf.Program, path string) error {
 		return explain("attach to "+l.cgroup, err)
 	}
 	defer made.Close()
+	held, err := cloneLink(made) // a RawLink does not tell its cgroup
+	if err != nil {
+		return err
+	}
+	if err := pinLink(held, path); err != nil {
+		return errors.Join(err, held.Close())
+	}
+	l.hold(h, held)
+	return nil
+}
+
+// pinLink pins a link at path. It replaces another pin there.
+func pinLink(l link.Link, path string) error {
+	// A Link remembers where it was pinned, and would not pin itself again.
+	again, err := cloneLink(l)
+	if err != nil {
+		return err
+	}
+	defer again.Close()
 	aside := path + "-new"
 	if err := removePin(aside); err != nil {
 		return err
 	}
-	if err := made.Pin(aside); err != nil {
+	if err := again.Pin(aside); err != nil {
 		return explain("pin link", err)
 	}
 	if err := os.Rename(aside, path); err != nil {
 		return errors.Join(fmt.Errorf("put link in place: %w", err), removePin(aside))
 	}
 	return nil
+}
+
+// cloneLink returns the same link with its own file descriptor.
+func cloneLink(l link.Link) (link.Link, error) {
+	with, ok := l.(interface{ FD() int })
+	if !ok {
+		return nil, fmt.Errorf("pin link: %T has no file descriptor", l)
+	}
+	fd, err := unix.FcntlInt(uintptr(with.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return link.NewFromFD(fd) // owns fd
 }
 
 // unpinAll removes the links that Attach made, last first.

@@ -124,7 +124,7 @@ func TestSetFallbacksErrors(t *testing.T) {
 			t.Errorf("%s after Close: %v", name, err)
 		}
 	}
-	r.Beat()
+	_, _ = r.Beat()
 }
 
 func TestEndpointRoundTrip(t *testing.T) {

@@ -163,7 +163,7 @@ func beatBySelfQuery(r *Redirect, probe *net.UDPConn) {
 			continue
 		}
 		if _, err := probe.Read(buf); err == nil {
-			r.Beat()
+			_, _ = r.Beat()
 		}
 	}
 }

@@ -16,6 +16,7 @@ const (
 	sockDiagByFamily = 20
 	sockDestroy      = 21
 	tcpEstablished   = 1 // also the state of a connected UDP socket
+	tcpSynSent       = 2
 )
 
 // diagID mirrors struct inet_diag_sockid: addresses and ports in network byte
@@ -27,12 +28,20 @@ const (
 	diagMessageLen = 4 + len(diagID{}) // start of struct inet_diag_msg
 )
 
-// DestroySockets destroys the UDP sockets that are connected to peer in a network
-// namespace, and returns their number. The next system call on such a socket fails
-// with ECONNABORTED, so that a resolver retries at once. A nil netns means that of
+// Protocol is a transport of DestroySockets.
+type Protocol uint8
+
+const (
+	UDP Protocol = unix.IPPROTO_UDP
+	TCP Protocol = unix.IPPROTO_TCP
+)
+
+// DestroySockets destroys the sockets that are connected to peer in a network
+// namespace, or connect to it, and returns their number. The next system call
+// on such a socket fails with ECONNABORTED, so that a resolver retries at once. A nil netns means that of
 // the calling thread. It needs CAP_NET_ADMIN there. Without CONFIG_INET_DIAG_DESTROY
 // or udp_diag in the kernel it fails with ErrKernel.
-func DestroySockets(netns *os.File, peer netip.AddrPort) (int, error) {
+func DestroySockets(netns *os.File, peer netip.AddrPort, protocols ...Protocol) (int, error) {
 	peer = unmap(peer)
 	if err := checkUnicast(peer); err != nil {
 		return 0, fmt.Errorf("destroy sockets: peer %w", err)
@@ -52,31 +61,39 @@ func DestroySockets(netns *os.File, peer netip.AddrPort) (int, error) {
 	}
 	destroyed := 0
 	for _, family := range families {
-		n, err := destroyFamily(conn, family, peer)
-		destroyed += n
-		if err != nil {
-			return destroyed, fmt.Errorf("destroy sockets to %s: %w", peer, err)
+		for _, protocol := range protocols {
+			n, err := destroyKind(conn, diagKind{family, protocol}, peer)
+			destroyed += n
+			if err != nil {
+				return destroyed, fmt.Errorf("destroy sockets to %s: %w", peer, err)
+			}
 		}
 	}
 	return destroyed, nil
 }
 
-func destroyFamily(conn *netlink.Conn, family uint8, peer netip.AddrPort) (int, error) {
-	ids, err := connectedUDP(conn, family)
+// diagKind is the family, AF_*, and the protocol of sockets.
+type diagKind struct {
+	family   uint8
+	protocol Protocol
+}
+
+func destroyKind(conn *netlink.Conn, kind diagKind, peer netip.AddrPort) (int, error) {
+	ids, err := connected(conn, kind)
 	if errors.Is(err, os.ErrNotExist) {
-		return 0, fmt.Errorf("list: no udp_diag: %w (%w)", ErrKernel, err)
+		return 0, fmt.Errorf("list: no udp_diag or tcp_diag: %w (%w)", ErrKernel, err)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("list: %w", err)
 	}
 	destroyed := 0
 	for _, id := range ids {
-		if id.peer(family) != peer {
+		if id.peer(kind.family) != peer {
 			continue
 		}
 		_, err := conn.Execute(netlink.Message{
 			Header: netlink.Header{Type: sockDestroy, Flags: netlink.Request | netlink.Acknowledge},
-			Data:   diagRequest(family, id),
+			Data:   diagRequest(kind, id),
 		})
 		if errors.Is(err, os.ErrNotExist) { // the owner closed it
 			continue
@@ -89,10 +106,10 @@ func destroyFamily(conn *netlink.Conn, family uint8, peer netip.AddrPort) (int, 
 	return destroyed, nil
 }
 
-func connectedUDP(conn *netlink.Conn, family uint8) ([]diagID, error) {
+func connected(conn *netlink.Conn, kind diagKind) ([]diagID, error) {
 	replies, err := conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump},
-		Data:   diagRequest(family, diagID{}),
+		Data:   diagRequest(kind, diagID{}),
 	})
 	if err != nil {
 		return nil, err
@@ -102,7 +119,7 @@ func connectedUDP(conn *netlink.Conn, family uint8) ([]diagID, error) {
 		if len(m.Data) < diagMessageLen {
 			return nil, fmt.Errorf("message of %d bytes", len(m.Data))
 		}
-		if m.Data[1] == tcpEstablished {
+		if state := m.Data[1]; state == tcpEstablished || state == tcpSynSent {
 			ids = append(ids, diagID(m.Data[4:diagMessageLen]))
 		}
 	}
@@ -111,11 +128,11 @@ func connectedUDP(conn *netlink.Conn, family uint8) ([]diagID, error) {
 
 // diagRequest returns a struct inet_diag_req_v2. The id includes the socket's cookie,
 // so that it matches no other socket.
-func diagRequest(family uint8, id diagID) []byte {
+func diagRequest(kind diagKind, id diagID) []byte {
 	req := make([]byte, 8, diagRequestLen)
-	req[0] = family
-	req[1] = unix.IPPROTO_UDP
-	binary.NativeEndian.PutUint32(req[4:], 1<<tcpEstablished)
+	req[0] = kind.family
+	req[1] = uint8(kind.protocol)
+	binary.NativeEndian.PutUint32(req[4:], 1<<tcpEstablished|1<<tcpSynSent)
 	return append(req, id[:]...)
 }
 

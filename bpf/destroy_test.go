@@ -32,7 +32,7 @@ func TestDestroySockets(t *testing.T) {
 	p.must(t, request{Op: "send", Socket: "unconnected", Addr: ap(target4), Payload: "q"})
 	destroy := func(peer string, want int) {
 		t.Helper()
-		if n, err := DestroySockets(netns, ap(peer)); n != want || err != nil {
+		if n, err := DestroySockets(netns, ap(peer), UDP); n != want || err != nil {
 			t.Errorf("destroyed %d sockets to %s, %v, want %d", n, peer, err, want)
 		}
 	}
@@ -48,7 +48,16 @@ func TestDestroySockets(t *testing.T) {
 	}
 	destroy(target4, 0)
 	destroy(target6, 1)
-	if n, err := DestroySockets(netns, netip.AddrPort{}); err == nil {
+	p.must(t, request{Op: "socket", Socket: "tcp", Network: "tcp4"})
+	p.must(t, request{Op: "connect", Socket: "tcp", Addr: ap(target4)})
+	destroy(target4, 0)
+	if n, err := DestroySockets(netns, ap(target4), UDP, TCP); n != 1 || err != nil {
+		t.Errorf("destroyed %d TCP sockets, %v, want 1", n, err)
+	}
+	if got := p.call(t, request{Op: "recv", Socket: "tcp"}).Errno; got != unix.ECONNABORTED {
+		t.Errorf("TCP: recv: %v, want %v", got, unix.ECONNABORTED)
+	}
+	if n, err := DestroySockets(netns, netip.AddrPort{}, UDP); err == nil {
 		t.Errorf("destroyed %d sockets to an unused address", n)
 	}
 }
@@ -59,7 +68,7 @@ func TestDestroySocketsHere(t *testing.T) {
 	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
 	p.must(t, request{Op: "connect", Socket: "u", Addr: ap(target4)})
 	p.ns.Inside(t, func() error {
-		if n, err := DestroySockets(nil, ap(target4)); n != 1 || err != nil {
+		if n, err := DestroySockets(nil, ap(target4), UDP); n != 1 || err != nil {
 			t.Errorf("destroyed %d sockets, %v, want 1", n, err)
 		}
 		return nil
@@ -86,7 +95,7 @@ func TestDestroyPodSockets(t *testing.T) {
 	threads := lab.MakeCgroup(t, filepath.Join(lab.MakeCgroup(t, filepath.Join(p.kubepods, "a")), "threads")) // its cgroup.procs cannot be read
 	check(t, os.WriteFile(filepath.Join(threads, "cgroup.type"), []byte("threaded"), 0))
 
-	if n, err := DestroyPodSockets(p.kubepods, "/proc", ap(target4)); n != 2 || err != nil {
+	if n, err := DestroyPodSockets(p.kubepods, "/proc", ap(target4), UDP); n != 2 || err != nil {
 		t.Errorf("destroyed %d sockets, %v, want 2", n, err)
 	}
 	for _, a := range pods {
@@ -98,12 +107,12 @@ func TestDestroyPodSockets(t *testing.T) {
 		t.Errorf("recv outside: %v, want %v", got, unix.EAGAIN)
 	}
 	p.ns.Inside(t, func() error { // with the pod's namespace as the caller's own
-		if n, err := DestroyPodSockets(p.kubepods, "/proc", ap(target4)); n != 0 || err != nil {
+		if n, err := DestroyPodSockets(p.kubepods, "/proc", ap(target4), UDP); n != 0 || err != nil {
 			t.Errorf("destroyed %d sockets, %v", n, err)
 		}
 		return nil
 	})
-	if n, err := DestroyPodSockets(filepath.Join(p.kubepods, "gone"), "/proc", ap(target4)); n != 0 || err != nil {
+	if n, err := DestroyPodSockets(filepath.Join(p.kubepods, "gone"), "/proc", ap(target4), UDP); n != 0 || err != nil {
 		t.Errorf("destroyed %d sockets of no cgroup, %v", n, err)
 	}
 }

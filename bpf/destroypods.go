@@ -17,11 +17,11 @@ import (
 // caller's own. After a failure it continues with the next namespace. The process
 // must see the pods' processes (hostPID), and needs CAP_SYS_ADMIN and CAP_SYS_PTRACE
 // to enter their namespaces.
-func DestroyPodSockets(kubepods, proc string, peer netip.AddrPort) (int, error) {
+func DestroyPodSockets(kubepods, proc string, peer netip.AddrPort, protocols ...Protocol) (int, error) {
 	destroyed := 0
 	var errs []error
 	err := eachNetwork(kubepods, proc, func(netns *os.File) bool {
-		n, err := DestroySockets(netns, peer)
+		n, err := DestroySockets(netns, peer, protocols...)
 		destroyed += n
 		errs = append(errs, err)
 		return true

@@ -11,11 +11,10 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 )
 
 // Pinned describes what one version pinned below a pin directory. For versions other
-// than ours it has only Dir and Hooks.
+// than ours it has only Dir, Hooks, Canary and HeartbeatAge.
 type Pinned struct {
 	Dir   string
 	Ours  bool     // this program's version
@@ -60,7 +59,12 @@ func Inspect(pinDir string) ([]Pinned, error) {
 func inspect(dir string, ours bool) (Pinned, error) {
 	p := Pinned{Dir: dir, Ours: ours}
 	var err error
-	if p.Hooks, err = attachedHooks(dir); err != nil || !ours {
+	if p.Hooks, err = attachedHooks(dir); err != nil {
+		return p, err
+	}
+	if !ours {
+		h, err := pinnedHolder(dir)
+		p.Canary, p.HeartbeatAge = h.cookie != 0, h.age
 		return p, err
 	}
 	var set redirectSettings
@@ -85,11 +89,9 @@ func inspect(dir string, ours bool) (Pinned, error) {
 	if err != nil {
 		return p, err
 	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
-		return p, os.NewSyscallError("clock_gettime", err)
+	if p.HeartbeatAge, err = heartbeatAge(beat); err != nil {
+		return p, err
 	}
-	p.HeartbeatAge = time.Duration(now.Nano() - int64(beat))
 	p.Alive = p.Canary && p.HeartbeatAge <= time.Duration(set.HeartbeatTimeout)
 	return p, nil
 }

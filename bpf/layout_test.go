@@ -32,7 +32,7 @@ func TestLayoutIsRecorded(t *testing.T) {
 			lines = append(lines, fmt.Sprintf("\t%d %s\n", v.Value, v.Name))
 		}
 	}
-	record := fmt.Sprintf("testdata/layout-v%d.txt", layoutVersion)
+	record := fmt.Sprintf("testdata/layout-v%s.txt", layoutVersion)
 	want, err := os.ReadFile(record)
 	check(t, err)
 	if got := strings.Join(lines, ""); got != string(want) {

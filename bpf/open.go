@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 )
 
@@ -28,6 +31,7 @@ type Redirect struct {
 	table   serviceTable
 	exempts exemptions
 	links   links
+	used    *os.File // dir, see useDir
 	closed  bool
 }
 
@@ -41,7 +45,7 @@ func OpenRedirect(cfg RedirectConfig) (*Redirect, error) {
 	return openVersion(cfg, layoutVersion)
 }
 
-func openVersion(cfg RedirectConfig, version int) (*Redirect, error) {
+func openVersion(cfg RedirectConfig, version string) (*Redirect, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("redirect: %w", err)
@@ -52,7 +56,7 @@ func openVersion(cfg RedirectConfig, version int) (*Redirect, error) {
 	}
 	r := &Redirect{pinDir: cfg.PinDir, dir: versionDir(cfg.PinDir, version), log: cfg.Logger, canary: own}
 	r.exempts = exemptions{cgroup: cfg.Cgroup, maps: &r.objs.redirectMaps}
-	r.links = links{cgroup: cfg.Cgroup, dir: r.dir, log: r.log, programs: &r.objs.redirectPrograms}
+	r.links = links{cgroup: cfg.Cgroup, dir: r.dir, log: r.log, programs: &r.objs.redirectPrograms, held: make(map[string]link.Link)}
 	r.table = serviceTable{
 		maps: &r.objs.redirectMaps, exempts: &r.exempts, log: r.log, timeout: cfg.HeartbeatTimeout,
 		services: make(map[netip.AddrPort]Service, len(cfg.Services)),
@@ -70,7 +74,7 @@ func (r *Redirect) open() error {
 	if _, err := cgroupID(r.links.cgroup); err != nil {
 		return err
 	}
-	if err := makePinDirs(r.dir); err != nil {
+	if err := r.makeDirs(); err != nil {
 		return err
 	}
 	if err := rlimit.RemoveMemlock(); err != nil { // does nothing on Linux 5.11 and later
@@ -95,6 +99,34 @@ func (r *Redirect) open() error {
 		return nil
 	}
 	return r.table.apply()
+}
+
+// makeDirs makes the directories and marks them as used. Others keep pins in a
+// directory that is used.
+func (r *Redirect) makeDirs() error {
+	if err := makePinDirs(r.pinDir); err != nil {
+		return err
+	}
+	defer lockPins(r.pinDir)()
+	return r.useDirs()
+}
+
+// useDirs needs the lock of the pins.
+func (r *Redirect) useDirs() error {
+	if err := makePinDirs(filepath.Join(r.dir, linksDir)); err != nil {
+		return err
+	}
+	if r.used != nil {
+		held, err := r.used.Stat()
+		now, statErr := os.Stat(r.dir)
+		if err = errors.Join(err, statErr); err != nil || os.SameFile(held, now) {
+			return err
+		}
+		_ = r.used.Close() // the directory was removed
+	}
+	var err error
+	r.used, err = useDir(r.dir)
+	return err
 }
 
 // loadObjects loads the programs and maps. It uses the precise clock if the kernel has no
@@ -145,8 +177,11 @@ func (r *Redirect) Close() error {
 		return nil
 	}
 	r.closed = true
+	if r.used != nil {
+		_ = r.used.Close()
+	}
 	if r.objs.Connect4 == nil {
 		return err // was never loaded
 	}
-	return errors.Join(err, r.objs.Close())
+	return errors.Join(err, r.links.close(), r.objs.Close())
 }

@@ -6,15 +6,64 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// layoutVersion names the directory of the pinned maps. Increase it with every change
-// of their keys, values, sizes or meaning. A test compares their layout with the
-// recorded one.
-const layoutVersion = 1
+// layoutVersion, a number, names the directory of the pinned maps. Increase it with
+// every change of their keys, values, sizes or meaning. A test compares their layout
+// with the recorded one. Every version has the maps canary and heartbeat with the
+// same keys and values, so that each can see whether the others' processes live.
+// A variable, so that a test can link a program of another version.
+var layoutVersion = "1"
+
+// lockTimeout is how long to wait for another process that changes the pins. A frozen
+// process must not block others.
+const lockTimeout = time.Second
+
+// lockPins keeps processes of all versions from changing pins at the same time. It
+// goes on without the lock after lockTimeout.
+func lockPins(pinDir string) (unlock func()) {
+	f, err := os.Open(pinDir)
+	if err != nil {
+		return func() {}
+	}
+	for late := time.Now().Add(lockTimeout); time.Now().Before(late); time.Sleep(time.Millisecond) {
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			break
+		}
+	}
+	return func() { _ = f.Close() }
+}
+
+// useDir marks a version's directory as used until the file is closed or the process
+// ends. The caller has the lock of the pins.
+func useDir(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("use pin directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("use pin directory: %w", os.NewSyscallError("flock", err)), f.Close())
+	}
+	return f, nil
+}
+
+// isUsed reports whether a process uses a version's directory. The caller has the lock
+// of the pins.
+func isUsed(dir string) (bool, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, os.NewSyscallError("flock", err)
+}
 
 // linksDir is the directory of the links, beside the maps in a version's directory.
 // Names in a BPF file system cannot contain a dot.
@@ -22,9 +71,7 @@ const linksDir = "links"
 
 var versionName = regexp.MustCompile(`^v[1-9][0-9]*$`)
 
-func versionDir(pinDir string, version int) string {
-	return filepath.Join(pinDir, "v"+strconv.Itoa(version))
-}
+func versionDir(pinDir, version string) string { return filepath.Join(pinDir, "v"+version) }
 
 // versions returns the directories of all versions. pinDir may be missing.
 func versions(pinDir string) ([]string, error) {
@@ -44,8 +91,8 @@ func versions(pinDir string) ([]string, error) {
 	return dirs, nil
 }
 
-// makePinDirs creates a version's directories. Outside a BPF file system it creates
-// nothing and returns ErrNoBPFFS.
+// makePinDirs creates a directory and those above it. Outside a BPF file system it
+// creates nothing and returns ErrNoBPFFS.
 func makePinDirs(dir string) error {
 	existing := dir
 	for {
@@ -59,7 +106,7 @@ func makePinDirs(dir string) error {
 	if err := checkBPFFS(existing); err != nil {
 		return fmt.Errorf("pin directory %s: %w", dir, err)
 	}
-	if err := os.MkdirAll(filepath.Join(dir, linksDir), 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return explain("create pin directory", err)
 	}
 	return nil
@@ -75,3 +122,6 @@ func checkBPFFS(dir string) error {
 	}
 	return nil
 }
+
+// PinDir is the directory of this version's pins.
+func (r *Redirect) PinDir() string { return r.dir }

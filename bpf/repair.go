@@ -4,55 +4,208 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 )
 
-// Repair attaches the programs again after the cgroup was removed, which severs the
-// links, and created again. It does nothing if a successor or a teardown changed the
-// pins.
-func (r *Redirect) Repair() (repaired bool, err error) {
-	severed, err := r.severed()
-	if !severed || err != nil {
-		return false, err
-	}
-	return true, r.Attach()
-}
+// Steering tells whose programs redirect sockets.
+type Steering int
 
-func (r *Redirect) severed() (bool, error) {
+const (
+	Ours     Steering = iota // this process's
+	Others                   // those of another process, of any version, that lives
+	TornDown                 // nobody's, because an operator wants that: see Teardown
+)
+
+// Repair checks maps, links and pins, and restores what is missing or differs, unless
+// another process redirects or an operator has run Teardown. It returns what it has
+// restored, empty if everything was right. open: sockets were not redirected for a
+// time.
+func (r *Redirect) Repair() (who Steering, restored string, open bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return false, errClosed
+		return Ours, "", false, errClosed
 	}
-	if others, err := otherVersions(r.pinDir, r.dir); err != nil || len(others) > 0 {
-		return false, err
+	defer lockPins(r.pinDir)()
+	if who, err = r.steering(); who != Ours || err != nil {
+		return who, "", false, err
 	}
-	severed, err := r.links.severed()
+	id, err := cgroupID(r.links.cgroup)
 	if err != nil {
-		return false, fmt.Errorf("redirect: repair: %w", err)
+		return Ours, "", false, fmt.Errorf("redirect: %w", err)
 	}
-	return severed, nil
+	maps, err := r.repairMaps()
+	if err != nil {
+		return Ours, "", false, fmt.Errorf("redirect: repair: %w", err)
+	}
+	links, open, err := r.links.problem(id)
+	if err == nil && links != "" {
+		err = r.attach()
+	}
+	if err != nil {
+		return Ours, "", open, fmt.Errorf("redirect: repair: %w", err)
+	}
+	if links != "" {
+		return Ours, links, open, nil
+	}
+	return Ours, maps, false, nil
 }
 
-// severed reports whether a pinned link is severed while the cgroup exists.
-func (l *links) severed() (bool, error) {
-	if _, err := cgroupID(l.cgroup); err != nil {
+// steering needs mu and the lock of the pins.
+func (r *Redirect) steering() (Steering, error) {
+	torn, err := isTornDown(r.pinDir)
+	if torn || err != nil {
+		return TornDown, err
+	}
+	dirs, err := versions(r.pinDir)
+	if err != nil {
+		return Ours, fmt.Errorf("redirect: %w", err)
+	}
+	for _, dir := range dirs {
+		other, err := r.steeredBy(dir)
+		if other || err != nil {
+			return Others, err
+		}
+	}
+	return Ours, nil
+}
+
+// steeredBy reports whether another process lives and redirects by what is pinned in
+// dir, the directory of any version.
+func (r *Redirect) steeredBy(dir string) (bool, error) {
+	h, err := pinnedHolder(dir)
+	if err != nil || !h.lives() || r.canary != nil && h.cookie == r.canary.cookie {
 		return false, err
 	}
+	hooks, err := attachedHooks(dir)
+	return len(hooks) > 0 && isForward(hooks), err
+}
+
+// isForward reports whether a forward program is among the hooks.
+func isForward(names []string) bool {
 	for _, h := range hooks() {
-		pinned, err := link.LoadPinnedLink(l.path(h), nil)
-		if errors.Is(err, os.ErrNotExist) {
-			return false, nil
-		}
-		if err != nil {
-			return false, explain("load pinned link", err)
-		}
-		severed, err := isLinkedTo(pinned, 0)
-		_ = pinned.Close()
-		if severed || err != nil {
-			return severed, err
+		for _, name := range names {
+			if h.forward && h.name == name {
+				return true
+			}
 		}
 	}
-	return false, nil
+	return false
+}
+
+// repairMaps pins those maps again whose pins are missing or refer to other maps.
+func (r *Redirect) repairMaps() (restored string, err error) {
+	if err := r.useDirs(); err != nil {
+		return "", err
+	}
+	for name, m := range r.pinnedMaps() {
+		path := filepath.Join(r.dir, name)
+		same, err := isPinned(m, path)
+		if err != nil {
+			return "", err
+		}
+		if same {
+			continue
+		}
+		if err := pinMap(m, path); err != nil {
+			return "", explain("pin map "+name, err)
+		}
+		restored = "pins"
+	}
+	return restored, nil
+}
+
+// pinnedMaps returns the maps that processes share, by the names of their pins.
+func (r *Redirect) pinnedMaps() map[string]*ebpf.Map {
+	return map[string]*ebpf.Map{
+		redirectMapConfig: r.objs.Config, redirectMapServices: r.objs.Services, redirectMapHeartbeat: r.objs.Heartbeat,
+		redirectMapCanary: r.objs.Canary, redirectMapExempt: r.objs.Exempt, redirectMapOptedOut: r.objs.OptedOut,
+		redirectMapFlows: r.objs.Flows, redirectMapExits: r.objs.Exits,
+	}
+}
+
+func isPinned(m *ebpf.Map, path string) (bool, error) {
+	pinned, err := ebpf.LoadPinnedMap(path, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, explain("load pinned map", err)
+	}
+	defer pinned.Close()
+	want, err := m.Info()
+	if err != nil {
+		return false, explain("map info", err)
+	}
+	have, err := pinned.Info()
+	if err != nil {
+		return false, explain("map info", err)
+	}
+	wantID, _ := want.ID()
+	haveID, _ := have.ID()
+	return wantID == haveID, nil
+}
+
+// pinMap replaces another pin at path.
+func pinMap(m *ebpf.Map, path string) error {
+	// A Map remembers where it was pinned, and would not pin itself again.
+	again, err := m.Clone()
+	if err != nil {
+		return err
+	}
+	defer again.Close()
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return again.Pin(path)
+}
+
+// problem returns what is wrong with the links, empty if all are attached to the
+// cgroup id and pinned. open: a link is not attached.
+func (l *links) problem(id uint64) (problem string, open bool, err error) {
+	for _, h := range hooks() {
+		held := l.held[h.name]
+		if held == nil {
+			return "program " + h.name, true, nil
+		}
+		intact, err := isLinkedTo(held, id)
+		if err != nil {
+			return "", false, err
+		}
+		if !intact {
+			return "program " + h.name, true, nil
+		}
+		same, err := isSameLink(held, l.path(h))
+		if err != nil {
+			return "", false, err
+		}
+		if !same {
+			problem = "pins"
+		}
+	}
+	return problem, false, nil
+}
+
+// isSameLink reports whether held is pinned at path.
+func isSameLink(held link.Link, path string) (bool, error) {
+	pinned, err := link.LoadPinnedLink(path, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, explain("load pinned link", err)
+	}
+	defer pinned.Close()
+	want, err := held.Info()
+	if err != nil {
+		return false, explain("link info", err)
+	}
+	have, err := pinned.Info()
+	if err != nil {
+		return false, explain("link info", err)
+	}
+	return want.ID == have.ID, nil
 }

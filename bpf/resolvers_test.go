@@ -117,7 +117,7 @@ func TestLookupInFlight(t *testing.T) {
 			<-arrived
 			check(t, r.Withdraw())
 			if tc.destroy {
-				_, err := DestroyPodSockets(p.kubepods, "/proc", ap("10.0.0.4:10053"))
+				_, err := DestroyPodSockets(p.kubepods, "/proc", ap("10.0.0.4:10053"), UDP)
 				check(t, err)
 			}
 			if got := wait(); got != tc.want {

@@ -80,7 +80,7 @@ func executable() string {
 // so that their owners retry at once. The kernel then sends them to the fallback.
 func closePodSockets(log *slog.Logger, r supervise.Report) {
 	for _, target := range r.Targets {
-		n, err := bpf.DestroyPodSockets(r.Cgroup, "/proc", target)
+		n, err := bpf.DestroyPodSockets(r.Cgroup, "/proc", target, bpf.UDP)
 		if err != nil {
 			log.Error("closing pods' sockets failed: their lookups may wait for a timeout", "target", target, "error", err)
 		}

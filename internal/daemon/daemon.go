@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/internal/server"
 	"github.com/nodens-dns/nodens/internal/upstream"
@@ -76,9 +77,10 @@ func newServer(b base, l limits, now func() time.Time) (srv *server.Server, iden
 	return srv, identity, err
 }
 
-func newRedirector(b base, workers int, identity string, reloads reloadRequests, live *liveness) *redirect.Redirector {
+func newRedirector(b base, srv *server.Server, workers int, identity string, reloads reloadRequests, live *liveness) *redirect.Redirector {
 	return redirect.New(redirect.Config{
-		Logger: b.log, Registerer: b.registry, Workers: workers, Identity: identity, PodLogs: b.opts.Redirect.PodLogs,
+		TakePorts: func() error { return srv.EachPort(bpf.TakePort) },
+		Logger:    b.log, Registerer: b.registry, Workers: workers, Identity: identity, PodLogs: b.opts.Redirect.PodLogs,
 		Reload: func() { reloads.add("redirection failed") }, Answered: live.answered, Withdrawn: live.withdrawn,
 	})
 }
@@ -104,7 +106,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 	reloads := make(reloadRequests, 1)
 	store, memory := newCache(o.Root, limits, now, b.log)
 	live := newLiveness(o.Supervisor, probeAny(srv), b.log)
-	redir := newRedirector(b, limits.workers, identity, reloads, live)
+	redir := newRedirector(b, srv, limits.workers, identity, reloads, live)
 	loops := newLoopProber(b.registry, b.log)
 	pools := newPools(ctx, poolsConfig{
 		Logger: b.log, Metrics: upstream.NewMetrics(b.registry), NoHedge: !o.Hedge, Changed: loops.request, Recovered: store.ForgetFailures,

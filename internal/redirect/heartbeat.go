@@ -31,6 +31,7 @@ type heartbeat struct {
 	report    supervise.Report
 	answered  func(supervise.Report)
 	withdrawn func()
+	takePorts func() // after this process took over from a frozen one
 }
 
 // run queries the targets in turn until ctx is done, and sends a heartbeat for
@@ -52,7 +53,11 @@ func (h *heartbeat) run(ctx context.Context) {
 	reason := ""
 	for next := 0; ; {
 		if probes[next].Ask(h.interval) == nil {
-			reason = h.status.errorOnce(reason, "heartbeat does not reach the kernel", h.kernel.Beat())
+			frozen, err := h.kernel.Beat()
+			if frozen {
+				h.takePorts()
+			}
+			reason = h.status.errorOnce(reason, "heartbeat does not reach the kernel", err)
 			h.answered(h.report) // after the kernel: the supervisor's time counts from here
 			next = (next + 1) % len(probes)
 		} else {
@@ -68,31 +73,28 @@ func (h *heartbeat) run(ctx context.Context) {
 
 // checkTargets queries all workers of each target, since a worker that does not
 // answer would lose lookups. A hung predecessor that still holds the port gets a
-// share of the queries here, as it would get a share of the lookups.
-func checkTargets(ctx context.Context, services []bpf.Service, workers int) error {
+// share of the queries here, as it would get a share of the lookups. silent is called
+// at the start and after each query without an answer.
+func checkTargets(ctx context.Context, services []bpf.Service, workers int, silent func()) error {
+	const timeout, wait = 5 * time.Second, 250 * time.Millisecond
 	probes, err := openProbes(services, workers)
 	if err != nil {
 		return err
 	}
 	defer closeProbes(probes)
+	late := time.Now().Add(timeout)
+	silent()
 	for i, p := range probes {
-		if err := checkWorkers(ctx, p); err != nil {
-			return fmt.Errorf("no answer on the target %v: %w", services[i].Target, err)
-		}
-	}
-	return nil
-}
-
-func checkWorkers(ctx context.Context, p *server.Prober) error {
-	const timeout, wait = 5 * time.Second, 250 * time.Millisecond
-	deadline := time.Now().Add(timeout)
-	for left := p.Sockets(); left > 0; {
-		err := p.Ask(wait)
-		switch {
-		case err == nil:
-			left--
-		case time.Now().After(deadline) || !pause(ctx, wait):
-			return err
+		for left := p.Sockets(); left > 0; {
+			err := p.Ask(wait)
+			if err == nil {
+				left--
+				continue
+			}
+			if time.Now().After(late) || !pause(ctx, wait) {
+				return fmt.Errorf("no answer on the target %v: %w", services[i].Target, err)
+			}
+			silent()
 		}
 	}
 	return nil

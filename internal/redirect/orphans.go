@@ -1,7 +1,6 @@
 package redirect
 
 import (
-	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -11,35 +10,71 @@ import (
 
 // orphans returns the pinned targets if no daemon is alive. Sockets of pods may
 // still be connected to them, for instance after the whole container was killed.
-func orphans(pinned []bpf.Pinned) []netip.AddrPort {
-	var targets []netip.AddrPort
+// Another version's targets cannot be read; own are usually the same. frozen: a
+// daemon exists, but is frozen.
+func orphans(pinned []bpf.Pinned, own []bpf.Service) (targets []netip.AddrPort, frozen bool) {
 	for _, p := range pinned {
-		if p.Canary {
-			return nil
+		if p.Canary && p.HeartbeatAge <= bpf.StaleHeartbeat {
+			return nil, false
 		}
-		for _, s := range p.Services {
+		frozen = frozen || p.Canary
+		services := p.Services
+		if !p.Ours {
+			services = own
+		}
+		for _, s := range services {
 			if len(p.Hooks) > 0 && !slices.Contains(targets, s.Target) {
 				targets = append(targets, s.Target)
 			}
 		}
 	}
-	return targets
+	return targets, frozen
 }
 
-// closeOrphans closes sockets of pods that wait for an answer of a dead predecessor,
-// so that the clients retry at once. Call it before this process is alive: the
-// kernel sends the retries to the fallback.
-func closeOrphans(log *slog.Logger, kubepods, pinDir string) {
-	pinned, err := bpf.Inspect(pinDir)
+// closeOrphans closes sockets of pods that wait for an answer of a dead or frozen
+// predecessor, so that the clients retry at once. Call it before this process is
+// alive: the kernel sends the retries to the fallback.
+func (s *session) closeOrphans() {
+	pinned, err := bpf.Inspect(s.plan.PinDir)
 	if err != nil {
 		return // OpenRedirect reports it
 	}
-	for _, target := range orphans(pinned) {
-		n, destroyErr := bpf.DestroyPodSockets(kubepods, "/proc", target)
-		err = errors.Join(err, destroyErr)
-		log.Info("closed sockets that waited for a predecessor: their lookups are retried", "target", target, "sockets", n)
+	targets, _ := orphans(pinned, s.plan.Services)
+	for _, target := range targets {
+		freeSockets(s.cfg.Logger, s.kubepods, target, "the predecessor does not answer")
 	}
+}
+
+// replaceFrozen takes the place of a predecessor that is frozen, and reports whether
+// there is one.
+func (s *session) replaceFrozen() bool {
+	pinned, err := bpf.Inspect(s.plan.PinDir)
+	targets, frozen := orphans(pinned, s.plan.Services)
+	if err != nil || !frozen {
+		return false
+	}
+	s.takePorts()
+	for _, target := range targets {
+		freeSockets(s.cfg.Logger, s.kubepods, target, "the predecessor is frozen")
+	}
+	return true
+}
+
+// takePorts takes the ports that a frozen process holds.
+func (s *session) takePorts() {
+	if err := s.cfg.TakePorts(); err != nil {
+		s.status.error("a frozen nodens holds the ports and gets a share of the lookups; end it", "error", err)
+		return
+	}
+	s.cfg.Logger.Warn("a frozen nodens still holds the ports: it gets no more lookups; end it")
+}
+
+// freeSockets closes the sockets of pods that are connected to peer, so that their
+// lookups are retried.
+func freeSockets(log *slog.Logger, kubepods string, peer netip.AddrPort, reason string) {
+	n, err := bpf.DestroyPodSockets(kubepods, "/proc", peer, bpf.UDP, bpf.TCP)
 	if err != nil {
-		log.Warn("lookups that wait for a predecessor may have to wait for their timeout", "error", err)
+		log.Warn("closing sockets of pods failed: their lookups may wait for a timeout", "peer", peer, "error", err)
 	}
+	log.Info("closed sockets of pods: their lookups are retried", "peer", peer, "sockets", n, "reason", reason)
 }

@@ -191,7 +191,7 @@ func TestCheckTargetsQueriesAllWorkers(t *testing.T) {
 		}
 	}()
 	target := c.LocalAddr().(*net.UDPAddr).AddrPort()
-	if err := checkTargets(ctx, []bpf.Service{{Target: target}}, 2); err == nil {
+	if err := checkTargets(ctx, []bpf.Service{{Target: target}}, 2, func() {}); err == nil {
 		t.Error("a target most of whose workers do not answer passes the check")
 	}
 }

@@ -24,6 +24,10 @@ type Config struct {
 	PodLogs    string // directory, see DefaultPodLogs
 	Reload     func() // requests a reload of the configuration
 
+	// TakePorts makes the kernel give new queries to this process only, although a
+	// frozen one shares the ports.
+	TakePorts func() error
+
 	// Answered is called for each answer of a target while sockets are
 	// redirected, Withdrawn when new lookups no longer are.
 	Answered  func(supervise.Report)

@@ -41,7 +41,10 @@ func (s *session) load(endpoints learned, first bool) error {
 		}
 	}
 	if first {
-		closeOrphans(s.cfg.Logger, s.kubepods, s.plan.PinDir)
+		s.closeOrphans()
+		if err := bpf.AllowSteering(s.plan.PinDir); err != nil {
+			return err
+		}
 	}
 	services := s.plan.Services
 	if s.plan.LearnsEndpoints && !endpoints.known {
@@ -149,7 +152,7 @@ func (s *session) engage(ctx context.Context) error {
 	beats := &heartbeat{
 		services: s.plan.Services, workers: s.cfg.Workers, interval: heartbeatInterval(s.plan.Heartbeat),
 		kernel: s.kernel, status: s.status, report: s.report(),
-		answered: s.cfg.Answered, withdrawn: s.cfg.Withdrawn,
+		answered: s.cfg.Answered, withdrawn: s.cfg.Withdrawn, takePorts: s.takePorts,
 	}
 	s.steering.run(beats.run)
 	for _, svc := range s.plan.Services {
@@ -159,16 +162,15 @@ func (s *session) engage(ctx context.Context) error {
 }
 
 func (s *session) attach(ctx context.Context) error {
-	if err := checkTargets(ctx, s.plan.Services, s.cfg.Workers); err != nil {
+	replaced := false
+	err := checkTargets(ctx, s.plan.Services, s.cfg.Workers, func() { replaced = replaced || s.replaceFrozen() })
+	if err != nil {
 		return err
 	}
 	if err := s.optOut().sync(); err != nil {
 		return err
 	}
-	if err := s.kernel.Attach(); err != nil {
-		return err
-	}
-	return s.kernel.Alive()
+	return s.kernel.Engage()
 }
 
 func (s *session) optOut() *optOut {
@@ -185,10 +187,9 @@ func (s *session) report() supervise.Report {
 }
 
 // maintain retries if err, from engage, is not nil. Then it follows pods that opt
-// out, repairs, and removes what other versions pinned, once the lookups that
-// they redirected have ended.
+// out, and watches what redirects.
 func (s *session) maintain(ctx context.Context, err error) {
-	const again, lookup = 30 * time.Second, 10 * time.Second
+	const again = 30 * time.Second
 	for err != nil {
 		if !pause(ctx, again) {
 			return
@@ -196,27 +197,7 @@ func (s *session) maintain(ctx context.Context, err error) {
 		err = s.engage(ctx)
 	}
 	s.steering.run(s.optOut().follow)
-	if !pause(ctx, lookup) {
-		return
-	}
-	if err := s.kernel.RemoveOtherVersions(); err != nil {
-		s.cfg.Logger.Error("removing the pins of another version failed", "error", err)
-	}
-	for pause(ctx, again) {
-		s.repair()
-	}
-}
-
-func (s *session) repair() {
-	repaired, err := s.kernel.Repair()
-	if err != nil {
-		s.status.fail(err)
-		return
-	}
-	s.status.on()
-	if repaired {
-		s.cfg.Logger.Warn("attached the programs again: the cgroup of pods had been removed")
-	}
+	newWatcher(s).run(ctx)
 }
 
 // setFallbacks gives each service its fallbacks among the learned endpoints.

@@ -19,11 +19,13 @@ const (
 	stateNeedless  state = "needless"  // auto: pods reach the local addresses
 	stateOn        state = "on"        // sockets are redirected
 	stateFailed    state = "failed"    // wanted, but it does not work
+	stateReplaced  state = "replaced"  // another process redirects
+	stateTornDown  state = "torn_down" // an operator ran teardown
 	stateWithdrawn state = "withdrawn" // at the end: pods use the fallbacks
 )
 
 func states() []state {
-	return []state{stateOff, stateWaiting, stateNeedless, stateOn, stateFailed, stateWithdrawn}
+	return []state{stateOff, stateWaiting, stateNeedless, stateOn, stateFailed, stateReplaced, stateTornDown, stateWithdrawn}
 }
 
 // status reports the state of redirection in the log and in metrics. Its methods

@@ -19,6 +19,7 @@ import (
 // daemon is a supervisor and its workers.
 type daemon struct {
 	*lab.Process
+	program *lab.Program
 }
 
 // redirected is what a worker logs once sockets are redirected to it.
@@ -28,8 +29,14 @@ const redirected = "sockets are redirected"
 // to it.
 func (n *node) start(t *testing.T, m *lab.Memory) *daemon {
 	t.Helper()
-	d := &daemon{lab.Command{Netns: n.Netns, Args: []string{
-		"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, m.Dir, nodens.Path(t),
+	return n.startProgram(t, m, nodens)
+}
+
+// startProgram is start for another build of nodens.
+func (n *node) startProgram(t *testing.T, m *lab.Memory, p *lab.Program) *daemon {
+	t.Helper()
+	d := &daemon{program: p, Process: lab.Command{Netns: n.Netns, Args: []string{
+		"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, m.Dir, p.Path(t),
 		"-conf", n.conf, "-localip", vip, "-metrics-listen-address", "0", "-node-ip", lab.NodeIP, "-kubepods", n.kubepods, "-redirect-pin-dir", n.pinDir,
 	}}.Start(t)}
 	t.Cleanup(func() { d.finish(t) })

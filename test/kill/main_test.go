@@ -28,6 +28,7 @@ func TestMain(m *testing.M) {
 // The programs. nodens has no race detector, which would slow it down.
 var (
 	nodens      = lab.Nodens()
+	otherShape  = lab.Nodens("-ldflags", "-X github.com/nodens-dns/nodens/bpf.layoutVersion=9999")
 	glibcClient = lab.Glibc("client")
 	muslClient  = lab.Musl("client")
 )

@@ -50,7 +50,7 @@ type pod struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	lab.NeedBPF(t)
-	n := &node{Node: lab.NewNode(t, upstream, coreDNS), pinDir: filepath.Join(lab.BPFFS, "kill"), kubepods: lab.NewKubepods(t)}
+	n := &node{Node: lab.NewNode(t, upstream, coreDNS), pinDir: filepath.Join(lab.BPFFS, t.Name()), kubepods: lab.NewKubepods(t)}
 	n.conf = lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), mainBlock)
 	n.atServer = serve(t, n.Outside, upstream, "192.0.2.1")
 	n.atCoreDNS = serve(t, n.Outside, coreDNS, "192.0.2.2")

@@ -26,7 +26,7 @@ func TestSupervised(t *testing.T) {
 		Binary: nodens.Path(t), Netns: n, Corefile: conf("192.0.2.1"),
 		Args: []string{"-supervise", "-localip", vip, "-metrics-listen-address", "0", "-kubednscm", "", "-pidfile", pidFile},
 	})
-	d := &daemon{running.Process}
+	d := &daemon{Process: running.Process}
 	expect := func(when, want string) {
 		t.Helper()
 		got := lab.Data(n.Ask(t, "udp", vip+":53", lab.Query("www.example.org", dns.TypeA)), dns.TypeA)
