@@ -149,7 +149,7 @@ func (sh *shard) overwrite(id uint32, e *Entry, born time.Duration) bool {
 	if blocksFor(int(sl.msgLen)+2*int(sl.records)) != blocksFor(len(e.buf)) {
 		return false
 	}
-	sl.state &^= stateRefreshing
+	sl.state &^= stateRefreshing | stateCut
 	sh.slab.write(id, e, born)
 	return true
 }

@@ -68,6 +68,7 @@ const (
 	stateKind       = 3 << 2 // Kind
 	stateMain       = 1 << 4 // it is in the main queue
 	stateRefreshing = 1 << 5 // a caller is refreshing it
+	stateCut        = 1 << 6 // see MarkCut
 	kindShift       = 2
 )
 

@@ -150,7 +150,7 @@ func (sw *snapshotWriter) append(sh *shard, id uint32) {
 	b = binary.BigEndian.AppendUint32(b, sl.ttl)
 	b = binary.BigEndian.AppendUint16(b, sl.hits)
 	b = binary.BigEndian.AppendUint16(b, sl.rcode)
-	b = append(b, sl.state&^stateRefreshing, sl.key)
+	b = append(b, sl.state&^(stateRefreshing|stateCut), sl.key)
 	b = binary.BigEndian.AppendUint16(b, sl.msgLen)
 	sw.chunk.Write(append(b, sw.entry.Msg()...))
 }
