@@ -20,6 +20,8 @@ type descs struct {
 	normalised, siblings, siblingWait   *prometheus.Desc
 	aclBlocked, aclFiltered, aclDropped *prometheus.Desc
 	dns64                               *prometheus.Desc
+	cutAnswers, cutsFound, cutQueries   *prometheus.Desc
+	contradictions, cutOff              *prometheus.Desc
 
 	all []*prometheus.Desc
 }
@@ -61,6 +63,11 @@ func newDescs() *descs {
 	ds.aclFiltered = desc("coredns_acl_filtered_requests_total", "Queries that an acl directive answered without records.", "server", "zone", "view")
 	ds.aclDropped = desc("coredns_acl_dropped_requests_total", "Queries that an acl directive dropped.", "server", "zone", "view")
 	ds.dns64 = desc("coredns_dns64_requests_translated_total", "Replies that the dns64 directive translated.", "server", "zone")
+	ds.cutAnswers = desc("nodens_search_cut_answers_total", "Replies that follow from a cut.", "zone")
+	ds.cutsFound = desc("nodens_search_cut_found_total", "Denials of upstreams that made or renewed a cut.", "zone")
+	ds.cutQueries = desc("nodens_search_cut_queries_total", "Queries to upstreams that find, renew and check cuts.", "zone")
+	ds.contradictions = desc("nodens_search_cut_contradictions_total", "Names that exist below a name that the upstream denied.", "zone")
+	ds.cutOff = desc("nodens_search_cut_off", "1 if the upstream has data below a name that it denies, so that cuts are off until the next reload.", "zone")
 	ds.all = all
 	return ds
 }
@@ -90,6 +97,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.collectNormalised(ch)
+	m.collectCuts(ch)
 	for k, z := range m.zones {
 		c := zoneCollector{d: m.descs, z: z, server: k[0], zone: k[1], count: count, ch: ch}
 		c.queries()
@@ -106,6 +114,36 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 var normalisedLabels = [numNormalised]string{
 	rewritten: "rewritten", repaired: "repaired", siblingData: "sibling_data", siblingUnknown: "sibling_unknown",
 	outDNSSEC: "dnssec", outCNAME: "cname", outReferral: "referral", outScope: "scope",
+}
+
+// collectCuts exports the counters of the search_cut directive, summed over the
+// addresses that serve a zone.
+func (m *Metrics) collectCuts(ch chan<- prometheus.Metric) {
+	zones := make(map[string]*zoneStats)
+	off := make(map[string]float64)
+	for k, z := range m.zones {
+		c := z.cut.Load()
+		if c == nil {
+			continue
+		}
+		if zones[k[1]] == nil {
+			zones[k[1]] = new(zoneStats)
+		}
+		zones[k[1]].shards = append(zones[k[1]].shards, z.shards...)
+		off[k[1]] = max(off[k[1]], float64(boolIndex(c.off.Load())))
+	}
+	for zone, z := range zones {
+		c := zoneCollector{z: z}
+		for d, count := range map[*prometheus.Desc]func(*statShard) uint64{
+			m.descs.cutAnswers:     func(s *statShard) uint64 { return s.cuts.Load() },
+			m.descs.cutsFound:      func(s *statShard) uint64 { return s.cutsFound.Load() },
+			m.descs.cutQueries:     func(s *statShard) uint64 { return s.cutProbes.Load() },
+			m.descs.contradictions: func(s *statShard) uint64 { return s.cutContradictions.Load() },
+		} {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(c.sum(count)), zone)
+		}
+		ch <- prometheus.MustNewConstMetric(m.descs.cutOff, prometheus.GaugeValue, off[zone], zone)
+	}
 }
 
 // collectNormalised exports the counters of the normalize directive, summed over

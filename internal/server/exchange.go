@@ -33,6 +33,9 @@ type exchange struct {
 	inflight string // Query.inflightKey
 	check    bool   // look into the cache first
 
+	bypass bool // ask the sources: no answer from the cache
+	probes bool // set by learn: look for a cut when the answer is delivered
+
 	// Guarded by inflight.mu.
 	waiting []waiter
 	clients map[netip.Addr]int // queries that wait for their own answer; nil: not counted
@@ -95,7 +98,7 @@ func (x *exchange) fill(s *resolver, q *Query) *exchange {
 		m.IsEdns0().Option = q.extra
 	}
 	x.srv, x.zone, x.key, x.private = s, q.zone, bytes.Clone(q.key), q.private
-	x.m, x.client, x.tcp = m, q.client, q.tcp
+	x.m, x.client, x.tcp, x.bypass = m, q.client, q.tcp, q.bypass
 	return x
 }
 
@@ -104,7 +107,7 @@ func (x *exchange) fill(s *resolver, q *Query) *exchange {
 func (x *exchange) run() {
 	begin := func() {
 		x.guard(func() {
-			if x.check {
+			if x.check && !x.bypass {
 				if a := x.recheck(); a.entry != nil || a.err != nil {
 					x.deliver(a)
 					return
@@ -124,6 +127,9 @@ func (x *exchange) run() {
 // source that takes the question calls back.
 func (x *exchange) start(i int, end time.Time) {
 	for ; i < len(x.zone.Sources); i++ {
+		if i > 0 && i == x.zone.cutAt && x.fromCut() {
+			return
+		}
 		if src, ok := x.zone.Sources[i].Source.(Starter); ok {
 			cancel := src.Start(x.m, end, func(m *dns.Msg, err error) { x.replied(i, end, m, err) })
 			x.srv.inflight.started(x, cancel)
@@ -159,6 +165,9 @@ func (x *exchange) deliver(a answer) {
 	}
 	for _, w := range waiting {
 		w.deliver(a)
+	}
+	if x.probes {
+		x.probe()
 	}
 }
 
@@ -245,6 +254,9 @@ func (x *exchange) store(r sourced, err error) answer {
 	a := answer{plugin: r.plugin, note: r.note}
 	if keep && !r.private {
 		a.entry, a.err = z.Cache.Put(x.key, r.Msg)
+		if z.Cut != nil && a.err == nil {
+			x.learn(a.entry, r)
+		}
 	} else {
 		a.entry, a.err = cache.NewEntry(r.Msg)
 	}

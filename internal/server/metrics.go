@@ -108,6 +108,7 @@ const (
 // zoneStats are the counters of one zone on one address.
 type zoneStats struct {
 	shards []*statShard
+	cut    atomic.Pointer[SearchCut] // of the zone now; may be nil
 }
 
 // rest is the shard that UDP readers do not use.
@@ -126,11 +127,15 @@ type statShard struct {
 	siblings   [numSiblingSources]atomic.Uint64
 	judgedBy   [action.NumACLVerdicts]atomic.Uint64
 	translated atomic.Uint64
-	waited     histogram    // for a sibling, nanoseconds
-	duration   [2]histogram // nanoseconds, of hits (0) and misses (1)
-	reqSize    [2]histogram // bytes, by protocol
+	cuts       atomic.Uint64 // replies that follow from a cut
+	waited     histogram     // for a sibling, nanoseconds
+	duration   [2]histogram  // nanoseconds, of hits (0) and misses (1)
+	reqSize    [2]histogram  // bytes, by protocol
 	respSize   [2]histogram
 	_          [64]byte
+
+	// Of the last shard only.
+	cutsFound, cutProbes, cutContradictions atomic.Uint64
 }
 
 // histogram is a Prometheus histogram with at most 16 bounds.
@@ -196,6 +201,7 @@ type outcome struct {
 	took   time.Duration
 
 	normalised normalised
+	cut        bool // the reply follows from a cut
 	dropped    bool // there is no reply
 }
 
@@ -224,6 +230,9 @@ func (t *tally) count(worker int) {
 	}
 	if o.stale {
 		s.stale.Add(1)
+	}
+	if o.cut {
+		s.cuts.Add(1)
 	}
 	if o.normalised != notJudged {
 		z.judged(worker, t.qtype, o.normalised)

@@ -360,6 +360,9 @@ const (
 // sibling. Then j waits for the sibling. In observe mode the client does not wait.
 func (j *job) normalise(a answer) (view, bool) {
 	q, n := &j.q, j.q.zone.Normalise
+	if a.cut {
+		return asIs(a.entry, notJudged), true
+	}
 	v, done := n.judge(q, a.entry)
 	if done {
 		return n.shown(a.entry, v), true

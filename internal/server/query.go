@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/server/dnsname"
 )
 
 const (
@@ -62,6 +63,8 @@ type Query struct {
 	zone  *boundZone  // set by tryHit
 	key   []byte      // of the cache, set by tryHit
 	found cache.State // of the lookup by fromCache
+
+	bypass bool // see exchange.bypass
 
 	memory *lookupMemory // nil: parse and lookups allocate
 	buf    []byte        // memory of a copy, see copyTo
@@ -303,10 +306,4 @@ func (q *Query) limit() int {
 }
 
 // presentation is the name in presentation form, for logs.
-func (q *Query) presentation() string {
-	name, _, err := dns.UnpackDomainName(q.name, 0)
-	if err != nil {
-		return "."
-	}
-	return name
-}
+func (q *Query) presentation() string { return dnsname.String(q.name) }

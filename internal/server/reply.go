@@ -242,6 +242,11 @@ func (s *resolver) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 	}
 	hit := q.zone.Cache.GetInto(q.key, q.start, e)
 	q.found = hit.State
+	if q.zone.Cut != nil && hit.State != cache.Fresh {
+		if dst, o, ok := s.fromCut(dst, q, hit); ok {
+			return dst, o, true
+		}
+	}
 	switch {
 	case hit.State == cache.Fresh, hit.State == cache.Stale && !hit.Verify:
 		v, known := s.hitView(q, hit.Entry)

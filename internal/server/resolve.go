@@ -35,6 +35,7 @@ type answer struct {
 	plugin int    // the source that gave it, index into pluginLabels
 	age    uint32 // for Entry.AgeTTLs
 	note   ede    // for the reply
+	cut    bool   // it follows from a cut
 }
 
 // start starts to answer a query that tryHit could not answer. j has a slot, and the
@@ -135,7 +136,7 @@ func (j *job) reply(a answer, v view) {
 	}
 	cached := a.plugin == pluginCache
 	reply := appendEntry(j.buffer(), &j.q, a.entry, a.age, cached, v)
-	o := outcome{plugin: a.plugin, waited: true, lookup: j.q.zone.missed, normalised: v.result}
+	o := outcome{plugin: a.plugin, waited: true, lookup: j.q.zone.missed, normalised: v.result, cut: a.cut}
 	if cached {
 		o.lookup = hitKind(cache.Hit{Entry: a.entry, State: cache.Fresh})
 	}
@@ -238,6 +239,13 @@ func (s *resolver) unanswered(dst []byte, q *Query, err error) ([]byte, outcome)
 	z := q.zone
 	if hit := z.peek(q.key, s.clock(), nil); hit.State == cache.Stale {
 		return s.staleReply(dst, q, hit)
+	}
+	if z.Cut != nil {
+		if hit, _ := z.below(q.key, s.clock(), nil); hit.State == cache.Stale {
+			reply, o := denyBelow(dst, q, hit)
+			o.waited = true
+			return reply, o
+		}
 	}
 	if s.answersEmpty(q) {
 		return appendError(dst, q, dns.RcodeSuccess, emptyNote()),

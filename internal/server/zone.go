@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -55,6 +56,7 @@ type Zone struct {
 
 	Normalise *Normalise // nil: empty answers are passed on unchanged
 	Actions   *Actions   // nil: none
+	Cut       *SearchCut // nil: no cuts; not nil: there is a Cache
 
 	uncounted bool // in no metric
 
@@ -97,6 +99,7 @@ type boundZone struct {
 	plugins   []int  // of Sources, indexes into pluginLabels
 	perClient bool   // a source's answer depends on the client
 	blocking  bool   // a source may block
+	cutAt     int    // of Sources, the one that cuts replace; -1: none
 	missed    lookup // the result under which a miss is counted
 }
 
@@ -156,7 +159,11 @@ func newZoneTable(zones []*Zone, local netip.AddrPort, m *Metrics) (*zoneTable, 
 
 // bind makes z a zone of t.
 func (t *zoneTable) bind(z *Zone, stats *zoneStats) *boundZone {
-	b := &boundZone{Zone: z, stats: stats, table: t}
+	b := &boundZone{Zone: z, stats: stats, table: t, cutAt: -1}
+	if z.Cut != nil {
+		b.cutAt = slices.IndexFunc(z.Sources, func(s NamedSource) bool { return s.Name == "forward" })
+	}
+	stats.cut.Store(z.Cut)
 	if z.Cache != nil {
 		b.missed = lookupMiss
 	}

@@ -22,6 +22,15 @@ func Pack(name string) ([]byte, error) {
 	return buf[:n], nil
 }
 
+// String is name in presentation form.
+func String(name []byte) string {
+	s, _, err := dns.UnpackDomainName(name, 0)
+	if err != nil {
+		return "."
+	}
+	return s
+}
+
 // PackAll packs each of names.
 func PackAll(names []string) ([][]byte, error) {
 	var packed [][]byte
