@@ -33,7 +33,10 @@ func TestMigrate(t *testing.T) {
 	for _, in := range inputs {
 		name := strings.TrimSuffix(filepath.Base(in), ".yaml")
 		t.Run(name, func(t *testing.T) {
-			args := migrateArgs(name)
+			var args []string
+			if strings.HasPrefix(name, "redirect-") {
+				args = []string{"-redirect", strings.TrimPrefix(name, "redirect-")}
+			}
 			out, report, err := migrateFile(t, "", append(args, in)...)
 			if (name == "refused") != errors.Is(err, errRefused) || err != nil && name != "refused" {
 				t.Fatalf("%v\n%s", err, report)
@@ -49,27 +52,6 @@ func TestMigrate(t *testing.T) {
 			}
 		})
 	}
-}
-
-// migrateArgs returns the flags for an input of testdata/migrate.
-func migrateArgs(name string) []string {
-	mode, redirect := strings.CutPrefix(name, "redirect-")
-	switch {
-	case redirect:
-		return []string{"-redirect", mode}
-	case name == "gardener":
-		return []string{"-assume-imports"}
-	}
-	return nil
-}
-
-func readFile(t *testing.T, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 func golden(t *testing.T, path, got string) {

@@ -52,8 +52,9 @@ type Block struct {
 	Ready       *Ready
 	Redirect    *Redirect
 	Reload      *Reload
-	Rewrites    []*Rewrite        // in file order
-	Sample      bool              // answer from the built-in sample zone
+	Rewrites    []*Rewrite // in file order
+	Sample      bool       // answer from the built-in sample zone
+	SearchCut   *SearchCut
 	Templates   []*RecordTemplate // in file order
 	Timeouts    *Timeouts
 	Whoami      bool

@@ -154,6 +154,12 @@ func queryDirectives() []Directive {
 			Differs:  "CoreDNS does not have this directive.",
 		},
 		{
+			Name: "search_cut", Forms: []string{"search_cut [off|ZONE…]"}, parse: parseSearchCut, own: true,
+			Summary:  "Answer NXDOMAIN for all names below a name that the upstream has denied (RFC 8020). Without ZONE, this is for names in the cluster domain, and the default in the block that serves it.",
+			describe: func(b *Block) [][]string { return each(b.SearchCut) },
+			Differs:  "CoreDNS does not have this directive. See [cache.md](cache.md#search-paths).",
+		},
+		{
 			Name: "cache", Forms: []string{"cache [TTL] [ZONE…]"}, parse: parseCache,
 			Options: []string{
 				"success CAPACITY [TTL [MINTTL]]", "denial CAPACITY [TTL [MINTTL]]",

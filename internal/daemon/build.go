@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -123,6 +124,9 @@ func (b *builder) block(a *app, block *config.Block, byAddr map[netip.AddrPort][
 	queries, failures := b.queryLog(block), b.errorLog(block)
 	for _, z := range block.Zones {
 		zone := &server.Zone{Name: z.Name, Cache: c, Sources: sources, Log: queries, Errors: failures, Normalise: normalise, Actions: actions}
+		if zone.Cut, err = b.searchCut(block, z.Name); err != nil {
+			return where(block.Line, "search_cut", err)
+		}
 		if block.Loop {
 			zone.Loop = server.NewLoopProbe(z.Name)
 		}
@@ -137,6 +141,23 @@ func (b *builder) block(a *app, block *config.Block, byAddr map[netip.AddrPort][
 	}
 	b.admin(a, block)
 	return nil
+}
+
+// searchCut makes the cuts of one zone of a block, or nil if it has none.
+func (b *builder) searchCut(block *config.Block, zone string) (*server.SearchCut, error) {
+	if !block.Cuts() {
+		return nil, nil
+	}
+	var domains []string
+	for _, d := range block.SearchCut.Zones {
+		if dns.IsSubDomain(zone, d) {
+			domains = append(domains, d)
+		}
+	}
+	if len(domains) == 0 {
+		return nil, nil
+	}
+	return server.NewSearchCut(domains, b.log)
 }
 
 // sources makes the sources of a block in the order in which the server tries them:

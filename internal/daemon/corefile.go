@@ -91,7 +91,19 @@ func (c *corefiles) parse() (*config.Config, error) {
 	if k, err := c.readKubeDNS(); err != nil || len(k.StubDomains)+len(k.UpstreamNameservers) > 0 {
 		c.warn(fmt.Errorf("kube-dns ConfigMap: not used, because the base Corefile %s does not exist", c.opts.BaseCorefile))
 	}
-	return config.Parse(c.opts.Corefile, string(text), src)
+	return c.parseText(c.opts.Corefile, string(text), src)
+}
+
+// parseText parses a Corefile and tells it the cluster domain.
+func (c *corefiles) parseText(name, text string, src config.Source) (*config.Config, error) {
+	cfg, err := config.Parse(name, text, src)
+	if err == nil {
+		err = cfg.SetClusterDomain(c.opts.ClusterDomain)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return cfg, nil
 }
 
 // parseBase fills in and parses the base Corefile. If that fails because of the
@@ -144,7 +156,7 @@ func (c *corefiles) render(name, text string, k config.KubeDNS) (*config.Config,
 	if err != nil {
 		return nil, err
 	}
-	return config.Parse(name, text, c.opts.source())
+	return c.parseText(name, text, c.opts.source())
 }
 
 // source returns the files and the environment of the daemon.

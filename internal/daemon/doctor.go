@@ -43,7 +43,25 @@ func (o *Options) DoctorConfig(warn func(error)) doctor.Config {
 		d.addBlock(&c, b)
 	}
 	d.addRedirect(&c, cfg)
+	if addr := metricsAddr(cfg); addr != "" && slices.ContainsFunc(cfg.Blocks, (*config.Block).Cuts) {
+		c.CutsOff = func(ctx context.Context) ([]string, error) { return cutsOff(ctx, addr) }
+	}
 	return c
+}
+
+// cutsOff returns the zones in which the daemon with metrics at addr has turned
+// search_cut off.
+func cutsOff(ctx context.Context, addr string) ([]string, error) {
+	const name = "nodens_search_cut_off"
+	found, err := scrape(ctx, addr, name)
+	var zones []string
+	for key, value := range found {
+		if value == 1 {
+			zones = append(zones, strings.TrimPrefix(key, name+" "))
+		}
+	}
+	slices.Sort(zones)
+	return zones, err
 }
 
 // addBlock adds the settings of one server block.

@@ -56,6 +56,12 @@ func PrintLimits(ctx context.Context, w io.Writer, cfg *config.Config) {
 
 // scrapeLimits returns the metrics of the limits by "NAME LABEL".
 func scrapeLimits(ctx context.Context, addr string) (map[string]int64, error) {
+	return scrape(ctx, addr, "nodens_limit")
+}
+
+// scrape returns the metrics whose names begin with prefix by "NAME LABEL". It fails if
+// there are none.
+func scrape(ctx context.Context, addr, prefix string) (map[string]int64, error) {
 	if addr == "" {
 		return nil, errors.New("the Corefile has no prometheus directive")
 	}
@@ -76,12 +82,12 @@ func scrapeLimits(ctx context.Context, addr string) (map[string]int64, error) {
 		name, rest, _ := strings.Cut(lines.Text(), "{")
 		_, rest, _ = strings.Cut(rest, `"`)
 		label, value, _ := strings.Cut(rest, `"} `)
-		if n, err := strconv.ParseFloat(value, 64); err == nil && strings.HasPrefix(name, "nodens_limit") {
+		if n, err := strconv.ParseFloat(value, 64); err == nil && strings.HasPrefix(name, prefix) {
 			found[name+" "+label] = int64(n)
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("no limits at %s", r.URL)
+		return nil, fmt.Errorf("no metrics %s… at %s", prefix, r.URL)
 	}
 	return found, lines.Err()
 }

@@ -36,6 +36,9 @@ type Config struct {
 	// Host returns what is wrong with the host's links and rules. Nil: not
 	// examined.
 	Host func(ctx context.Context) (HostState, error)
+	// CutsOff returns the zones in which the daemon has turned search_cut off. Nil:
+	// not examined.
+	CutsOff func(ctx context.Context) ([]string, error)
 	// Holders returns the sockets on a port that are bound to one of addrs or
 	// to the wildcard address. Nil: not examined.
 	Holders func(port uint16, addrs ...netip.Addr) ([]Holder, error)
@@ -177,6 +180,7 @@ func (e *examination) examineNode(ctx context.Context) {
 		func() { e.examineUpstreams(ctx, files) },
 	)
 	e.examinePorts()
+	e.examineCuts(ctx)
 	e.examinePrivileges()
 	e.examineRedirect()
 	e.examineConntrack(before)

@@ -42,6 +42,8 @@ func servingKinds() []Kind {
 			"Find the process that has the address: an old node-cache, or a service proxy that translates the address."},
 		{"tcp-lost", Fault, "Clients repeat a query over TCP when an answer is truncated. These lookups fail.",
 			"Allow TCP port 53, and check nodens's limit on connections."},
+		{"search-cut-off", Warning, "Every name of a search path goes to the upstream again, which is most of the load of a cluster's DNS.",
+			"nodens's log names both names. Look for hosts, template, rewrite or fallthrough in the upstream's Corefile, correct it and reload nodens, or set search_cut off."},
 		{"capability-missing", Fault, "nodens needs the capability for a feature that its configuration turns on.",
 			"Add it to securityContext.capabilities.add of the container."},
 		{"no-bpffs", Fault, "Socket redirection pins its programs in a BPF file system, so that they survive a restart.",

@@ -143,3 +143,17 @@ func (e *examination) examinePorts() {
 		}
 	}
 }
+
+// examineCuts asks a daemon that answers whether it still cuts the search path.
+func (e *examination) examineCuts(ctx context.Context) {
+	if _, serving := (searchExamination{examination: e}).nodens(); !serving || e.CutsOff == nil {
+		return
+	}
+	zones, err := e.CutsOff(ctx)
+	if err != nil {
+		e.unexamined(fmt.Sprintf("search_cut: %v", err))
+	}
+	for _, z := range zones {
+		e.find(nodeView, "search-cut-off", fmt.Sprintf("search_cut is off for zone %s: its upstream answers NXDOMAIN for a name and has data below it", z))
+	}
+}

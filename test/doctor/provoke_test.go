@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -89,7 +90,7 @@ func elsewhere() []string {
 }
 
 func breakages() []breakage {
-	return slices.Concat(servingBreakages(), hostBreakages(), upstreamBreakages(), searchBreakages(), podBreakages())
+	return slices.Concat(servingBreakages(), hostBreakages(), upstreamBreakages(), searchBreakages(), cutBreakages(), podBreakages())
 }
 
 // TestHealthy is the control: doctor finds nothing and reports which server
@@ -374,6 +375,39 @@ func searchBreakages() []breakage {
 		{name: "failing suffix", do: func(_ *testing.T, w *world) { w.answerAs(answering(dns.RcodeServerFailure)) },
 			want: []string{"warning node search-failing"}, text: "SERVFAIL"},
 	}
+}
+
+func cutBreakages() []breakage {
+	return []breakage{{name: "search_cut off", down: true, do: func(t *testing.T, w *world) {
+		w.answerAs(contradicting)
+		w.write(t, "Corefile", strings.Replace(corefile, "forward . "+clusterDNS, "forward . "+outsideDNS, 1))
+		w.start(t)
+		for i := 0; ; i++ {
+			w.node.Ask(t, "udp", localAddr, lab.Query(existing, dns.TypeA))
+			w.node.Ask(t, "udp", localAddr, lab.Query(fmt.Sprintf("gone%d.default.svc.cluster.local.", i), dns.TypeA))
+			if off, _ := w.node.Scrape(t, localIP+":9253").Sum("nodens_search_cut_off", "zone=cluster.local."); off == 1 {
+				return
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+	}, want: []string{"warning node search-cut-off"}, text: "zone cluster.local."}}
+}
+
+// existing is a name below names that contradicting denies.
+const existing = "web.default.svc.cluster.local."
+
+// contradicting breaks RFC 8020.
+func contradicting(q *dns.Msg) *dns.Msg {
+	switch name := q.Question[0].Name; {
+	case name == existing:
+		return lab.Reply(q, existing+" 1 IN A 10.96.0.1")
+	case strings.HasSuffix(name, ".cluster.local."):
+		r := lab.Denial(q, dns.RcodeNameError, "cluster.local.")
+		soa := r.Ns[0].(*dns.SOA)
+		soa.Hdr.Ttl, soa.Minttl = 1, 1
+		return r
+	}
+	return normal(q)
 }
 
 // fromPod starts a chain that sees packets from the pod first.
