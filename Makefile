@@ -78,7 +78,7 @@ path: ## print the functions and files that one cache hit and one miss run throu
 image: ## build the image IMAGE with buildah for ARCHS, such as "amd64 arm64"
 	GO=$(GO) ./deploy/image.sh $(IMAGE) $(VERSION) $(ARCHS)
 
-manifest: ## render deploy/nodens.yaml from the chart
+manifest: ## render deploy/nodens.yaml and nodens-cilium.yaml from the chart
 	cd test/deploy && $(GO) test -count=1 -run '^TestManifest$$' . -update
 
 metrics: ## write docs/metrics.md from the code (as root)

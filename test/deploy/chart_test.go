@@ -1,10 +1,12 @@
 package deploy
 
 import (
+	"cmp"
 	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -156,22 +158,23 @@ func privilegesOf(t *testing.T, all objects) privileges {
 // and no others.
 func TestPrivileges(t *testing.T) {
 	const bpfPaths, bpfMounts = "/run/nodens /sys/fs/bpf /sys/fs/cgroup", "/run/nodens:rw /sys/fs/bpf:rw /host/cgroup:ro"
+	resilient := privileges{caps: "BPF NET_ADMIN NET_BIND_SERVICE PERFMON", hostNet: true, hostPaths: bpfPaths, mounts: bpfMounts}
+	full := resilient
+	full.caps, full.hostPID = resilient.caps+" SYS_ADMIN SYS_PTRACE", true
+	optOut := resilient
+	optOut.hostPaths, optOut.mounts = bpfPaths+" /var/log/pods", bpfMounts+" /var/log/pods:ro"
 	for _, c := range []struct {
 		name, values string
 		want         privileges
 	}{
-		{"address", "redirect.mode=off", privileges{
+		{"minimal", "tier=minimal", privileges{
 			caps: "NET_ADMIN NET_BIND_SERVICE", hostNet: true, hostPaths: "/run/nodens", mounts: "/run/nodens:rw"}},
-		{"address, cold", "redirect.mode=off,config.cacheSnapshot=false", privileges{caps: "NET_ADMIN NET_BIND_SERVICE", hostNet: true}},
-		{"redirect without pods' namespaces", "redirect.mode=on,redirect.freeSockets=false", privileges{
-			caps: "BPF NET_ADMIN NET_BIND_SERVICE PERFMON", hostNet: true, hostPaths: bpfPaths, mounts: bpfMounts}},
-		{"redirect", "redirect.mode=on", privileges{
-			caps: "BPF NET_ADMIN NET_BIND_SERVICE PERFMON SYS_ADMIN SYS_PTRACE", hostNet: true, hostPID: true, hostPaths: bpfPaths, mounts: bpfMounts}},
-		{"auto", "redirect.mode=auto,redirect.freeSockets=false", privileges{
-			caps: "BPF NET_ADMIN NET_BIND_SERVICE PERFMON SYS_ADMIN SYS_PTRACE", hostNet: true, hostPID: true, hostPaths: bpfPaths, mounts: bpfMounts}},
-		{"opt-out", "redirect.mode=on,redirect.freeSockets=false,redirect.optOut={default}", privileges{
-			caps: "BPF NET_ADMIN NET_BIND_SERVICE PERFMON", hostNet: true, hostPaths: bpfPaths + " /var/log/pods", mounts: bpfMounts + " /var/log/pods:ro"}},
-		{"local redirect policy", "redirect.mode=off,useHostNetwork=false,localRedirectPolicy.enabled=true", privileges{user: 65532}},
+		{"minimal, cold", "tier=minimal,config.cacheSnapshot=false", privileges{caps: "NET_ADMIN NET_BIND_SERVICE", hostNet: true}},
+		{"resilient", "tier=resilient", resilient},
+		{"full", "tier=full", full},
+		{"full, off", "tier=full,redirect.mode=off", full}, // removes what a predecessor pinned
+		{"opt-out", "tier=resilient,redirect.optOut={default}", optOut},
+		{"local redirect policy", "useHostNetwork=false,localRedirectPolicy.enabled=true", privileges{user: 65532}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := privilegesOf(t, mustTemplate(t, "--set", c.values)); got != c.want {
@@ -181,16 +184,61 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
+// cilium makes Helm render for a cluster with Cilium.
+var cilium = []string{"--api-versions", "cilium.io/v2"}
+
+// TestTier checks which tier and mode of redirection follow from the values and from
+// the cluster's APIs.
+func TestTier(t *testing.T) {
+	for _, c := range []struct {
+		values     string
+		apis       []string
+		tier, mode string
+	}{
+		{"", nil, "minimal", "off"},
+		{"", cilium, "full", "auto"},
+		{"tier=minimal", cilium, "minimal", "off"},
+		{"tier=resilient", nil, "resilient", "on"},
+		{"tier=full", nil, "full", "auto"},
+		{"tier=full,redirect.mode=on", nil, "full", "on"},
+		{"redirect.mode=off", cilium, "minimal", "off"},
+		{"tier=resilient,redirect.mode=off", nil, "resilient", "off"},
+		{"useHostNetwork=false,localRedirectPolicy.enabled=true", cilium, "minimal", "off"},
+		{"config.customConfig=. {\n  errors\n}", cilium, "minimal", "off"},
+		{"config.customConfig=. {\n  redirect on\n}", cilium, "full", "on"},
+		{"tier=full,config.customConfig=. {\n  redirect\n}", nil, "full", "auto"},
+	} {
+		t.Run(c.values+" "+strings.Join(c.apis, "="), func(t *testing.T) {
+			all := mustTemplate(t, append(c.apis, "--set", c.values)...)
+			caps, tier := privilegesOf(t, all).caps, "minimal"
+			if strings.Contains(caps, "BPF") {
+				tier = "resilient"
+			}
+			if strings.Contains(caps, "SYS_ADMIN") {
+				tier = "full"
+			}
+			mode := "off"
+			if m := regexp.MustCompile(`(?m)^ +redirect( \w+)?`).FindStringSubmatch(corefile(t, all)); m != nil {
+				mode = cmp.Or(strings.TrimSpace(m[1]), "auto")
+			}
+			if tier != c.tier || mode != c.mode {
+				t.Errorf("tier %s, mode %s; want %s, %s", tier, mode, c.tier, c.mode)
+			}
+		})
+	}
+}
+
 // TestAccess checks that the pod may read EndpointSlices of one namespace only, and
 // only if it uses them.
 func TestAccess(t *testing.T) {
 	for values, want := range map[string]bool{
-		"redirect.mode=auto":                              true,
-		"redirect.mode=auto,endpoints.learn=false":        false,
-		"redirect.mode=off":                               false,
-		"redirect.mode=off,endpoints.asUpstreams=true":    true,
-		"redirect.mode=on,serviceAccount.create=false":    true,
-		"redirect.mode=on,endpoints.serviceNamespace=dns": true,
+		"tier=full":                                  true,
+		"tier=full,endpoints.learn=false":            false,
+		"tier=full,redirect.mode=off":                false,
+		"tier=minimal":                               false,
+		"tier=minimal,endpoints.asUpstreams=true":    true,
+		"tier=resilient,serviceAccount.create=false": true,
+		"tier=full,endpoints.serviceNamespace=dns":   true,
 	} {
 		t.Run(values, func(t *testing.T) {
 			all := mustTemplate(t, "--set", values)
@@ -225,26 +273,26 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// TestAppArmor checks that only redirection changes the AppArmor profile, by the
+// TestAppArmor checks that only tiers with BPF change the AppArmor profile, by the
 // field or annotation of the Kubernetes version.
 func TestAppArmor(t *testing.T) {
 	const annotation = "container.apparmor.security.beta.kubernetes.io/nodens"
 	for _, c := range []struct {
-		mode, version      string
+		tier, version      string
 		annotated, inField bool
 	}{
-		{"off", "1.29.0", false, false},
-		{"on", "1.29.0", true, false},
-		{"off", "1.30.0", false, false},
-		{"on", "v1.30.2-eks-1", false, true},
+		{"minimal", "1.29.0", false, false},
+		{"resilient", "1.29.0", true, false},
+		{"minimal", "1.30.0", false, false},
+		{"full", "v1.30.2-eks-1", false, true},
 	} {
-		all := mustTemplate(t, "--set", "redirect.mode="+c.mode, "--kube-version", c.version)
+		all := mustTemplate(t, "--set", "tier="+c.tier, "--kube-version", c.version)
 		p, _ := pod(t, all)
 		annotated := get[*apps.DaemonSet](t, all).Spec.Template.Annotations[annotation] == "unconfined"
 		f := p.SecurityContext.AppArmorProfile
 		inField := f != nil && f.Type == core.AppArmorProfileTypeUnconfined
 		if annotated != c.annotated || inField != c.inField {
-			t.Errorf("%s, %s: annotation %t, field %t", c.mode, c.version, annotated, inField)
+			t.Errorf("%s, %s: annotation %t, field %t", c.tier, c.version, annotated, inField)
 		}
 	}
 }
@@ -257,11 +305,11 @@ func TestNodeFields(t *testing.T) {
 		values, version string
 		want            map[string]string
 	}{
-		{"redirect.mode=off", "1.32.0", map[string]string{}},
-		{"redirect.mode=on", "1.31.4", map[string]string{"NODE_IP": "status.hostIP", "NODE_ZONE": zone}},
-		{"redirect.mode=on", "v1.32.0-eks-1", map[string]string{"NODE_IP": "status.hostIPs", "NODE_ZONE": zone}},
-		{"redirect.mode=on,endpoints.learn=false", "1.32.0", map[string]string{"NODE_IP": "status.hostIPs"}},
-		{"redirect.mode=off,endpoints.asUpstreams=true", "1.32.0", map[string]string{"NODE_ZONE": zone}},
+		{"tier=full,redirect.mode=off", "1.32.0", map[string]string{}},
+		{"tier=resilient", "1.31.4", map[string]string{"NODE_IP": "status.hostIP", "NODE_ZONE": zone}},
+		{"tier=full", "v1.32.0-eks-1", map[string]string{"NODE_IP": "status.hostIPs", "NODE_ZONE": zone}},
+		{"tier=full,endpoints.learn=false", "1.32.0", map[string]string{"NODE_IP": "status.hostIPs"}},
+		{"tier=minimal,endpoints.asUpstreams=true", "1.32.0", map[string]string{"NODE_ZONE": zone}},
 	} {
 		p, _ := pod(t, mustTemplate(t, "--set", c.values, "--kube-version", c.version))
 		got := map[string]string{}
@@ -277,7 +325,7 @@ func TestNodeFields(t *testing.T) {
 // TestMergedPod checks that values for other charts, which add only NET_ADMIN, remove
 // no capability, and that the pod mounts nothing that it does not use.
 func TestMergedPod(t *testing.T) {
-	p, c := pod(t, mustTemplate(t, "--set", "redirect.mode=off,redirect.optOut={a},securityContext.capabilities.add={NET_ADMIN,NET_RAW}"))
+	p, c := pod(t, mustTemplate(t, "--set", "tier=minimal,redirect.optOut={a},securityContext.capabilities.add={NET_ADMIN,NET_RAW}"))
 	if want := []core.Capability{"NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"}; !slices.Equal(c.SecurityContext.Capabilities.Add, want) {
 		t.Errorf("capabilities %v, want %v", c.SecurityContext.Capabilities.Add, want)
 	}
@@ -295,45 +343,50 @@ func TestMergedPod(t *testing.T) {
 // message names the value.
 func TestBadValues(t *testing.T) {
 	for values, want := range map[string]string{
-		"config.localDns=169.254.20":                                             `config.localDns: "169.254.20" is not an IP address`,
-		`config.localDns=169.254.20.10\, fd00::1`:                                `config.localDns: " fd00::1" is not an IP address; separate addresses by commas without spaces`,
-		"config.dnsServer=kube-dns":                                              `config.dnsServer: "kube-dns" is not an IP address`,
-		"config.dnsServer=169.254.20.10":                                         `config.dnsServer is also in config.localDns`,
-		"config.dnsServer=10.96.0.10,config.customUpstreamsvc=kube-dns":          `which makes a loop; leave customUpstreamsvc empty`,
-		"config.commProtocol=tcp":                                                `at '/config/commProtocol': value must be one of 'force_tcp', 'prefer_udp', ''`,
-		"config.healthPort=0":                                                    `at '/config/healthPort': minimum: got 0, want 1`,
-		"config.lameduck=5":                                                      `at '/config/lameduck': got number, want string`,
-		"config.lameduck=26s":                                                    `config.lameduck is 26s, and the shutdown after it takes 5s: terminationGracePeriodSeconds must be at least 31, not 30`,
-		"config.lameduck=1m,terminationGracePeriodSeconds=64":                    `terminationGracePeriodSeconds must be at least 65, not 64`,
-		"config.localDnsIp=1.1.1.1":                                              `at '/config': additional properties 'localDnsIp' not allowed`,
-		"config.zones.a.plugins.kubernetes=true":                                 `at '/config/zones/a/plugins': additional properties 'kubernetes' not allowed`,
-		"config.zones.a.plugins.health.port=1":                                   `config.zones.a.plugins.health.port is 1, but the process has one health port, config.healthPort, which is 8080`,
-		"config.customConfig=x,config.extraServerBlocks=y":                       `config.customConfig replaces the whole Corefile`,
-		"config.customConfig=. {\n  errors\n}":                                   "redirect.mode is auto, but config.customConfig sets redirection to off: write `redirect auto` into config.customConfig, or set redirect.mode to off",
-		"config.customConfig=. {\n  redirect on {\n  }\n}":                       "redirect.mode is auto, but config.customConfig sets redirection to on",
-		"config.customConfig=. {\n  redirect # all\n},redirect.mode=off":         "redirect.mode is off, but config.customConfig sets redirection to auto",
-		"config.customConfig=. {\n  redirect\n},redirect.fallbacks={10.0.0.1}":   "redirect.fallbacks, redirect.uplinks and redirect.port are not used with config.customConfig",
-		"config.customConfig=. {\n  redirect\n},redirect.port=20100":             "redirect.port are not used with config.customConfig",
-		"config.customConfig=. {\n  redirect\n},redirect.optOut={a}":             "set both redirect.optOut and the option opt_out",
-		"config.customConfig=. {\n  redirect {\n    opt_out a\n  }\n}":           "set both redirect.optOut and the option opt_out",
-		"config.extraServerBlocks=a. {\n  redirect\n}":                           "config.extraServerBlocks has a redirect directive",
-		"redirect.mode=maybe":                                                    `at '/redirect/mode': value must be one of 'off', 'auto', 'on'`,
-		"redirect.optOut={Kube_System}":                                          `at '/redirect/optOut/0': 'Kube_System' does not match pattern`,
-		"useHostNetwork=false,redirect.mode=off":                                 `without useHostNetwork, pods do not reach nodens`,
-		"localRedirectPolicy.enabled=true,redirect.mode=off":                     `set useHostNetwork to false`,
-		"useHostNetwork=false,localRedirectPolicy.enabled=true,redirect.mode=on": `redirect.mode needs useHostNetwork`,
-		"endpoints.learn=false,endpoints.asUpstreams=true":                       `endpoints.asUpstreams needs endpoints.learn`,
-		"image.digest=latest":                                                    `at '/image/digest': 'latest' does not match pattern`,
-		"tolerations=all":                                                        `at '/tolerations': got string, want array`,
-		"config.lameduck=1m30s,terminationGracePeriodSeconds=94":                 `terminationGracePeriodSeconds must be at least 95, not 94`,
-		"config.lameduck=1h":                                                     `terminationGracePeriodSeconds must be at least 3605, not 30`,
-		"updateStrategy.rollingUpdate.maxUnavailable=10%":                        `maxSurge is 1 and maxUnavailable is 10%, but exactly one of them must be 0`,
-		"updateStrategy.rollingUpdate.maxSurge=0":                                `maxSurge is 0 and maxUnavailable is 0, but exactly one`,
-		"config.cacheSize=110M":                                                  `config.cacheSize 110M does not fit: resources.limits.memory, 128 MiB, leaves 89 MiB after 36 MiB for the process and its buffers and 2 MiB for misses and TCP connections`,
-		"extraArgs={-max-misses=100000}":                                         `-max-misses 100000 needs 390 MiB (4 KiB each); resources.limits.memory, 128 MiB, leaves 26 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers and 2 MiB for TCP connections`,
-		"extraArgs={-quiet,--max-misses=4000},config.cacheSize=80Mi":             `-max-misses 4000 needs 15 MiB (4 KiB each); resources.limits.memory, 128 MiB, leaves 10 MiB after the cache's 80 MiB`,
-		"extraArgs={-quiet,-max-tcp-connections=1000}":                           `-max-tcp-connections 1000 needs 125 MiB (64 KiB each, on 2 addresses); resources.limits.memory, 128 MiB, leaves 7 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers, 18 MiB for misses and 2 MiB for TCP connections to upstreams`,
-		"updateStrategy.type=Recreate":                                           `at '/updateStrategy/type': value must be one of 'RollingUpdate', 'OnDelete'`,
+		"config.localDns=169.254.20":                                                     `config.localDns: "169.254.20" is not an IP address`,
+		`config.localDns=169.254.20.10\, fd00::1`:                                        `config.localDns: " fd00::1" is not an IP address; separate addresses by commas without spaces`,
+		"config.dnsServer=kube-dns":                                                      `config.dnsServer: "kube-dns" is not an IP address`,
+		"config.dnsServer=169.254.20.10":                                                 `config.dnsServer is also in config.localDns`,
+		"config.dnsServer=10.96.0.10,config.customUpstreamsvc=kube-dns":                  `which makes a loop; leave customUpstreamsvc empty`,
+		"config.commProtocol=tcp":                                                        `at '/config/commProtocol': value must be one of 'force_tcp', 'prefer_udp', ''`,
+		"config.healthPort=0":                                                            `at '/config/healthPort': minimum: got 0, want 1`,
+		"config.lameduck=5":                                                              `at '/config/lameduck': got number, want string`,
+		"config.lameduck=26s":                                                            `config.lameduck is 26s, and the shutdown after it takes 5s: terminationGracePeriodSeconds must be at least 31, not 30`,
+		"config.lameduck=1m,terminationGracePeriodSeconds=64":                            `terminationGracePeriodSeconds must be at least 65, not 64`,
+		"config.localDnsIp=1.1.1.1":                                                      `at '/config': additional properties 'localDnsIp' not allowed`,
+		"config.zones.a.plugins.kubernetes=true":                                         `at '/config/zones/a/plugins': additional properties 'kubernetes' not allowed`,
+		"config.zones.a.plugins.health.port=1":                                           `config.zones.a.plugins.health.port is 1, but the process has one health port, config.healthPort, which is 8080`,
+		"config.customConfig=x,config.extraServerBlocks=y":                               `config.customConfig replaces the whole Corefile`,
+		"tier=full,redirect.mode=auto,config.customConfig=. {\n  errors\n}":              "redirect.mode is auto, but config.customConfig sets redirection to off: write `redirect auto` into config.customConfig, or leave redirect.mode empty",
+		"tier=full,redirect.mode=auto,config.customConfig=. {\n  redirect on {\n  }\n}":  "redirect.mode is auto, but config.customConfig sets redirection to on",
+		"config.customConfig=. {\n  redirect # all\n},redirect.mode=off":                 "redirect.mode is off, but config.customConfig sets redirection to auto",
+		"config.customConfig=. {\n  redirect # all\n}":                                   "redirect.mode is auto, but the tier minimal has no privileges for redirection: set tier to full",
+		"redirect.mode=on":                                                               "redirect.mode is on, but the tier minimal has no privileges for redirection: set tier to resilient or full",
+		"tier=resilient,redirect.mode=auto":                                              "redirect.mode auto queries from inside pods, which needs tier full",
+		"tier=maximal":                                                                   `at '/tier': value must be one of '', 'minimal', 'resilient', 'full'`,
+		"tier=full,config.customConfig=. {\n  redirect\n},redirect.fallbacks={10.0.0.1}": "redirect.fallbacks, redirect.uplinks and redirect.port are not used with config.customConfig",
+		"tier=full,config.customConfig=. {\n  redirect\n},redirect.port=20100":           "redirect.port are not used with config.customConfig",
+		"tier=full,config.customConfig=. {\n  redirect\n},redirect.optOut={a}":           "set both redirect.optOut and the option opt_out",
+		"tier=full,config.customConfig=. {\n  redirect {\n    opt_out a\n  }\n}":         "set both redirect.optOut and the option opt_out",
+		"config.extraServerBlocks=a. {\n  redirect\n}":                                   "config.extraServerBlocks has a redirect directive",
+		"redirect.mode=maybe":                                                            `at '/redirect/mode': value must be one of '', 'off', 'auto', 'on'`,
+		"redirect.optOut={Kube_System}":                                                  `at '/redirect/optOut/0': 'Kube_System' does not match pattern`,
+		"useHostNetwork=false":                                                           `without useHostNetwork, pods do not reach nodens`,
+		"localRedirectPolicy.enabled=true":                                               `set useHostNetwork to false`,
+		"useHostNetwork=false,localRedirectPolicy.enabled=true,redirect.mode=on":         `redirect.mode needs useHostNetwork`,
+		"useHostNetwork=false,localRedirectPolicy.enabled=true,tier=full":                `tier full needs useHostNetwork`,
+		"endpoints.learn=false,endpoints.asUpstreams=true":                               `endpoints.asUpstreams needs endpoints.learn`,
+		"image.digest=latest":                                                            `at '/image/digest': 'latest' does not match pattern`,
+		"tolerations=all":                                                                `at '/tolerations': got string, want array`,
+		"config.lameduck=1m30s,terminationGracePeriodSeconds=94":                         `terminationGracePeriodSeconds must be at least 95, not 94`,
+		"config.lameduck=1h":                                                             `terminationGracePeriodSeconds must be at least 3605, not 30`,
+		"updateStrategy.rollingUpdate.maxUnavailable=10%":                                `maxSurge is 1 and maxUnavailable is 10%, but exactly one of them must be 0`,
+		"updateStrategy.rollingUpdate.maxSurge=0":                                        `maxSurge is 0 and maxUnavailable is 0, but exactly one`,
+		"config.cacheSize=110M":                                                          `config.cacheSize 110M does not fit: resources.limits.memory, 128 MiB, leaves 89 MiB after 36 MiB for the process and its buffers and 2 MiB for misses and TCP connections`,
+		"tier=full,extraArgs={-max-misses=100000}":                                       `-max-misses 100000 needs 390 MiB (4 KiB each); resources.limits.memory, 128 MiB, leaves 26 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers and 2 MiB for TCP connections`,
+		"tier=full,extraArgs={-quiet,--max-misses=4000},config.cacheSize=80Mi":           `-max-misses 4000 needs 15 MiB (4 KiB each); resources.limits.memory, 128 MiB, leaves 10 MiB after the cache's 80 MiB`,
+		"tier=full,extraArgs={-quiet,-max-tcp-connections=1000}":                         `-max-tcp-connections 1000 needs 125 MiB (64 KiB each, on 2 addresses); resources.limits.memory, 128 MiB, leaves 7 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers, 18 MiB for misses and 2 MiB for TCP connections to upstreams`,
+		"updateStrategy.type=Recreate":                                                   `at '/updateStrategy/type': value must be one of 'RollingUpdate', 'OnDelete'`,
 	} {
 		t.Run(values, func(t *testing.T) {
 			out, err := template("--set", values)
@@ -360,7 +413,7 @@ func TestLimits(t *testing.T) {
 		{"64M", "-cache-size", "28M", "29M"},
 	} {
 		for value, fits := range map[string]bool{c.fits: true, c.over: false} {
-			_, err := template("--set", "resources.requests.memory=8Mi,resources.limits.memory="+c.memory+",extraArgs={"+c.flag+"="+value+"}")
+			_, err := template("--set", "tier=full,resources.requests.memory=8Mi,resources.limits.memory="+c.memory+",extraArgs={"+c.flag+"="+value+"}")
 			if (err == nil) != fits {
 				t.Errorf("%s with %s %s: %v", c.memory, c.flag, value, err)
 			}
@@ -372,28 +425,28 @@ func TestLimits(t *testing.T) {
 // TestValues checks that values reach the Corefile.
 func TestValues(t *testing.T) {
 	for values, want := range map[string]string{
-		"config.localDns=fd00:53::10":                           "health [fd00:53::10]:8080",
-		"config.prefetch.enabled=true":                          "prefetch 3 30s 20%",
-		"config.serveStale=1h":                                  "serve_stale 1h",
-		"config.enableLogging=true":                             "    log\n",
-		"config.commProtocol=prefer_udp":                        "prefer_udp",
-		"config.upstreamForwardConfig.max_concurrent=100":       "max_concurrent 100",
-		"config.upstreamForwardConfig={policy sequential}":      "policy sequential",
-		"config.upstreamServers=192.0.2.1 192.0.2.2":            "forward . 192.0.2.1 192.0.2.2\n",
-		"config.dnsDomain=k8s.example":                          "k8s.example:53 {",
-		"config.port.number=5353":                               "cluster.local:5353 {",
-		"config.cacheTTL=60":                                    "cache 60\n",
-		"endpoints.asUpstreams=true":                            "kubernetes_endpoints",
-		"config.noIPv6Lookups=true":                             "template IN AAAA {\n        rcode NOERROR\n    }",
-		"config.lameduck=9s":                                    "lameduck 9s",
-		"config.metricsPort=9999":                               "prometheus :9999",
-		"redirect.mode=on,redirect.port=20100":                  "    redirect on {\n        target :20100\n    }\n",
-		"redirect.fallbacks={10.0.0.1,10.0.0.2:5353}":           "    redirect auto {\n        target :20053\n        fallback 10.0.0.1 10.0.0.2:5353\n    }\n",
-		"redirect.optOut={a,b/c},redirect.uplinks={eth0,eth1}":  "        opt_out a b/c\n        uplink eth0 eth1\n",
-		"config.customConfig=. {\n  redirect # all\n errors\n}": "  redirect # all\n",
-		"config.customConfig=. {\n  redirect {\n    opt_out a\n  }\n errors\n},redirect.optOut={a}": "    opt_out a\n",
-		"config.customConfig=. {\n  errors\n},redirect.mode=off":                                    "  errors\n",
-		"config.extraServerBlocks=example.org { bind __PILLAR__LOCAL__DNS__}":                       "example.org {",
+		"config.healthPort=8090":                                          "health :8090",
+		"config.prefetch.enabled=true":                                    "prefetch 3 30s 20%",
+		"config.serveStale=1h":                                            "serve_stale 1h",
+		"config.enableLogging=true":                                       "    log\n",
+		"config.commProtocol=prefer_udp":                                  "prefer_udp",
+		"config.upstreamForwardConfig.max_concurrent=100":                 "max_concurrent 100",
+		"config.upstreamForwardConfig={policy sequential}":                "policy sequential",
+		"config.upstreamServers=192.0.2.1 192.0.2.2":                      "forward . 192.0.2.1 192.0.2.2\n",
+		"config.dnsDomain=k8s.example":                                    "k8s.example:53 {",
+		"config.port.number=5353":                                         "cluster.local:5353 {",
+		"config.cacheTTL=60":                                              "cache 60\n",
+		"endpoints.asUpstreams=true":                                      "kubernetes_endpoints",
+		"config.noIPv6Lookups=true":                                       "template IN AAAA {\n        rcode NOERROR\n    }",
+		"config.lameduck=9s":                                              "lameduck 9s",
+		"config.metricsPort=9999":                                         "prometheus :9999",
+		"tier=resilient,redirect.port=20100":                              "    redirect on {\n        target :20100\n    }\n",
+		"tier=full,redirect.fallbacks={10.0.0.1,10.0.0.2:5353}":           "    redirect auto {\n        target :20053\n        fallback 10.0.0.1 10.0.0.2:5353\n    }\n",
+		"tier=full,redirect.optOut={a,b/c},redirect.uplinks={eth0,eth1}":  "        opt_out a b/c\n        uplink eth0 eth1\n",
+		"tier=full,config.customConfig=. {\n  redirect # all\n errors\n}": "  redirect # all\n",
+		"tier=full,config.customConfig=. {\n  redirect {\n    opt_out a\n  }\n errors\n},redirect.optOut={a}": "    opt_out a\n",
+		"config.customConfig=. {\n  errors\n},redirect.mode=off":                                              "  errors\n",
+		"config.extraServerBlocks=example.org { bind __PILLAR__LOCAL__DNS__}":                                 "example.org {",
 	} {
 		t.Run(values, func(t *testing.T) {
 			all := mustTemplate(t, "--set", values)
@@ -416,19 +469,27 @@ func TestZones(t *testing.T) {
 	checkCorefile(t, all)
 }
 
-// TestManifest checks that deploy/nodens.yaml is up to date.
+// TestManifest checks that the rendered manifests are up to date, and decodes them.
 func TestManifest(t *testing.T) {
-	out, err := template()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out = "# Rendered from deploy/chart with its defaults; `make manifest` writes it again.\n" +
-		strings.ReplaceAll(out, "app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kubectl")
-	if *update {
-		writeFile(t, manifest, out)
-	}
-	if got, _ := os.ReadFile(manifest); string(got) != out {
-		t.Errorf("%s is out of date: run make manifest", manifest)
+	for file, with := range map[string][]string{"nodens.yaml": nil, "nodens-cilium.yaml": cilium} {
+		out, err := template(with...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		title := "# Rendered from deploy/chart with its defaults"
+		if with != nil {
+			title += ", for a cluster with Cilium"
+		}
+		out = title + "; `make manifest` writes it again.\n" +
+			strings.ReplaceAll(out, "app.kubernetes.io/managed-by: Helm", "app.kubernetes.io/managed-by: kubectl")
+		path := root + "/deploy/" + file
+		if *update {
+			writeFile(t, path, out)
+		}
+		if got, _ := os.ReadFile(path); string(got) != out {
+			t.Errorf("%s is out of date: run make manifest", path)
+		}
+		checkPod(t, decode(t, out))
 	}
 }
 

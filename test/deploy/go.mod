@@ -7,6 +7,7 @@ require (
 	github.com/prometheus/prometheus v0.313.5
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
+	k8s.io/pod-security-admission v0.37.1
 	sigs.k8s.io/yaml v1.6.0
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write deploy/nodens.yaml again")
+var update = flag.Bool("update", false, "write the generated files again")
 
 // Set by TestMain.
 var (
@@ -23,7 +23,6 @@ const (
 	root     = "../.."
 	chart    = root + "/deploy/chart"
 	examples = root + "/deploy/examples"
-	manifest = root + "/deploy/nodens.yaml"
 )
 
 func TestMain(m *testing.M) {

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,15 +28,15 @@ type node struct {
 	peer *node // connected to it
 }
 
-// clusterDNS is the address of the upstream Service.
-const clusterDNS = "10.96.0.10"
+// clusterDNS is the address of the upstream Service, nodeIP that of the node.
+const clusterDNS, nodeIP = "10.96.0.10", "10.0.0.7"
 
 // newNode makes a namespace and a connected one with the cluster's DNS.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n, cluster := newNamespace(t, "node"), newNamespace(t, "cluster")
 	n.run("ip", "link", "add", "up0", "type", "veth", "peer", "name", "node0", "netns", cluster.name)
-	n.run("ip", "address", "add", "10.0.0.7/24", "dev", "up0")
+	n.run("ip", "address", "add", nodeIP+"/24", "dev", "up0")
 	n.run("ip", "link", "set", "up0", "up")
 	cluster.run("ip", "address", "add", "10.0.0.1/24", "dev", "node0")
 	cluster.run("ip", "address", "add", clusterDNS+"/32", "dev", "lo")
@@ -213,7 +214,7 @@ func TestPodmanHostNetwork(t *testing.T) {
 	needRoot(t, "dig", "nft", "curl")
 	s.build(root, "localhost/nodens:test", "amd64")
 	p := newPodman(s, n)
-	all := mustTemplate(t, append(testImage, "--set", `config.localDns=169.254.20.10\,fd00:53::10,redirect.mode=off,config.cacheSnapshot=false`)...)
+	all := mustTemplate(t, append(testImage, "--set", `config.localDns=169.254.20.10\,fd00:53::10,tier=minimal,config.cacheSnapshot=false`)...)
 	before := n.run("ip", "address", "show", "dev", "lo")
 	pid := p.play(all)
 	for _, server := range []string{"169.254.20.10", "fd00:53::10"} {
@@ -225,10 +226,14 @@ func TestPodmanHostNetwork(t *testing.T) {
 	}
 	_, c := pod(t, all)
 	for _, probe := range []*core.Probe{c.LivenessProbe, c.ReadinessProbe} {
-		url := fmt.Sprintf("http://%s:%d%s", probe.HTTPGet.Host, probe.HTTPGet.Port.IntVal, probe.HTTPGet.Path)
+		url := fmt.Sprintf("http://%s:%d%s", cmp.Or(probe.HTTPGet.Host, nodeIP), probe.HTTPGet.Port.IntVal, probe.HTTPGet.Path)
 		n.run("curl", "--fail", "--silent", "--show-error", "--max-time", "30", url)
 	}
 	checkStatus(t, pid, "0", capNetAdmin|capNetBindService)
+	p.crash(pid)
+	if got := n.digAnswer("169.254.20.10"); got != "10.96.0.1" {
+		t.Errorf("after a crash: answer %q", got)
+	}
 	if !strings.Contains(n.run("nft", "list", "tables"), "inet nodens") {
 		t.Error("table inet nodens does not exist")
 	}
@@ -241,6 +246,19 @@ func TestPodmanHostNetwork(t *testing.T) {
 	if got := n.run("nft", "list", "tables"); got != "" {
 		t.Errorf("tables after: %s", got)
 	}
+}
+
+// crash kills the worker of the container's process pid, and waits for the next one.
+func (p *podmanOn) crash(pid string) {
+	p.t.Helper()
+	children := "/proc/" + pid + "/task/" + pid + "/children"
+	worker := strings.TrimSpace(readFile(p.t, children))
+	p.run("kill", "-KILL", worker)
+	p.await("a new worker in the same container", func() bool {
+		logs, _ := p.podman("logs", "nodens-nodens")
+		now, err := os.ReadFile(children)
+		return err == nil && strings.TrimSpace(string(now)) != worker && strings.Count(logs, " listens on ") == 2
+	})
 }
 
 // TestPodmanImageAlone checks that the Kubernetes addon's manifest works with our image, which

@@ -67,7 +67,7 @@ func TestPodmanRedirect(t *testing.T) {
 	bpffs, run := bpffsOf(t), t.TempDir()
 	s.build(root, "localhost/nodens:test", "amd64")
 	inside := "/host/cgroup" + strings.TrimPrefix(kubepods, "/sys/fs/cgroup")
-	all := mustTemplate(t, append(testImage, "--set", "redirect.mode=on,extraArgs={-kubepods="+inside+"}")...)
+	all := mustTemplate(t, append(testImage, "--set", "tier=full,redirect.mode=on,extraArgs={-kubepods="+inside+"}")...)
 	spec, c := pod(t, all)
 	for i := range spec.Volumes {
 		if h := spec.Volumes[i].HostPath; h != nil && h.Path != "/sys/fs/cgroup" {

@@ -80,10 +80,10 @@
 {{- /* Directives of the process. They are in one block only. */ -}}
 {{- define "nodens.admin" }}
     prometheus :{{ .Values.config.metricsPort }}
-    health {{ include "nodens.probeAddr" (dict "root" . "port" .Values.config.healthPort) }} {
+    health :{{ .Values.config.healthPort }} {
         lameduck {{ .Values.config.lameduck }}
     }
-    ready {{ include "nodens.probeAddr" (dict "root" . "port" .Values.config.readyPort) }}
+    ready :{{ .Values.config.readyPort }}
 {{- include "nodens.redirect" . }}
 {{- end }}
 
@@ -94,7 +94,7 @@
     {{- with .fallbacks }}{{ $lines = append $lines (printf "fallback %s" (join " " .)) }}{{ end }}
     {{- with .optOut }}{{ $lines = append $lines (printf "opt_out %s" (join " " .)) }}{{ end }}
     {{- with .uplinks }}{{ $lines = append $lines (printf "uplink %s" (join " " .)) }}{{ end }}
-    redirect {{ .mode }}{{ include "nodens.options" $lines }}
+    redirect {{ include "nodens.mode" $ }}{{ include "nodens.options" $lines }}
 {{- end }}
 {{- end }}
 {{- end }}

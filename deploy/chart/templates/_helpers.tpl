@@ -47,23 +47,41 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Values.config.localDns }}{{ with .Values.config.dnsServer }},{{ . }}{{ end }}
 {{- end }}
 
-{{- /* The address for probes. */ -}}
+{{- /* The first local address. */ -}}
 {{- define "nodens.firstIP" -}}
 {{- splitList "," .Values.config.localDns | first }}
 {{- end }}
 
-{{- /* The address HOST:PORT of health or ready. The argument is a dict of root and port. */ -}}
-{{- define "nodens.probeAddr" -}}
-{{- $ip := include "nodens.firstIP" .root -}}
-{{- if not .root.Values.useHostNetwork }}:{{ .port }}
-{{- else if contains ":" $ip }}[{{ $ip }}]:{{ .port }}
-{{- else }}{{ $ip }}:{{ .port }}
+{{- /* The privileges of the pod: minimal, resilient or full. */ -}}
+{{- define "nodens.tier" -}}
+{{- if .Values.tier }}{{ .Values.tier }}
+{{- else if or (not .Values.useHostNetwork) (eq "off" (include "nodens.givenMode" .)) }}minimal
+{{- else if .Capabilities.APIVersions.Has "cilium.io/v2" }}full
+{{- else }}minimal
 {{- end }}
+{{- end }}
+
+{{- /* The mode of redirection in the values, or nothing. */ -}}
+{{- define "nodens.givenMode" -}}
+{{- if .Values.redirect.mode }}{{ .Values.redirect.mode }}
+{{- else if .Values.config.customConfig }}{{ include "nodens.redirectMode" (tpl .Values.config.customConfig .) }}
+{{- end }}
+{{- end }}
+
+{{- /* The mode of redirection: off, auto or on. */ -}}
+{{- define "nodens.mode" -}}
+{{- include "nodens.givenMode" . | default (get (dict "minimal" "off" "resilient" "on" "full" "auto") (include "nodens.tier" .)) }}
 {{- end }}
 
 {{- /* Not empty if sockets may be redirected. */ -}}
 {{- define "nodens.redirects" -}}
-{{- if ne .Values.redirect.mode "off" }}yes{{ end }}
+{{- if ne (include "nodens.mode" .) "off" }}yes{{ end }}
+{{- end }}
+
+{{- /* Not empty if nodens uses BPF: to redirect sockets, or to remove what an earlier
+nodens pinned. */ -}}
+{{- define "nodens.usesBPF" -}}
+{{- if ne (include "nodens.tier" .) "minimal" }}yes{{ end }}
 {{- end }}
 
 {{- /* Not empty if nodens needs the names of pods, for optOut. */ -}}
@@ -76,10 +94,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and .Values.useHostNetwork .Values.config.cacheSnapshot }}yes{{ end }}
 {{- end }}
 
-{{- /* Not empty if nodens enters the namespaces of pods: for the probe of mode auto and
-for freeSockets. */ -}}
+{{- /* Not empty if nodens enters the network namespaces of pods. */ -}}
 {{- define "nodens.entersPods" -}}
-{{- if or (eq .Values.redirect.mode "auto") (and (eq .Values.redirect.mode "on") .Values.redirect.freeSockets) }}yes{{ end }}
+{{- if eq (include "nodens.tier" .) "full" }}yes{{ end }}
 {{- end }}
 
 {{- /* Not empty if nodens reads endpoints from the API server. */ -}}
@@ -90,7 +107,7 @@ for freeSockets. */ -}}
 {{- define "nodens.capabilities" -}}
 {{- if not .Values.useHostNetwork }}[]
 {{- else if include "nodens.entersPods" . }}[BPF, NET_ADMIN, NET_BIND_SERVICE, PERFMON, SYS_ADMIN, SYS_PTRACE]
-{{- else if include "nodens.redirects" . }}[BPF, NET_ADMIN, NET_BIND_SERVICE, PERFMON]
+{{- else if include "nodens.usesBPF" . }}[BPF, NET_ADMIN, NET_BIND_SERVICE, PERFMON]
 {{- else }}[NET_ADMIN, NET_BIND_SERVICE]
 {{- end }}
 {{- end }}
@@ -113,7 +130,7 @@ server supports has the field. */ -}}
 {{- /* Listen on port 53 without a capability. */}}
 {{- $_ := set $c "sysctls" (list (dict "name" "net.ipv4.ip_unprivileged_port_start" "value" "0")) }}
 {{- $_ := mergeOverwrite $c (dict "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532) }}
-{{- else if and (include "nodens.redirects" .) (include "nodens.appArmorField" .) }}
+{{- else if and (include "nodens.usesBPF" .) (include "nodens.appArmorField" .) }}
 {{- /* The default profile forbids writing to /sys/fs/bpf. */}}
 {{- $_ := set $c "appArmorProfile" (dict "type" "Unconfined") }}
 {{- end }}

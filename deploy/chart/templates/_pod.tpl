@@ -59,7 +59,7 @@ containers:
       {{- if include "nodens.snapshots" . }}
       - {name: run, mountPath: /run/nodens}
       {{- end }}
-      {{- if include "nodens.redirects" . }}
+      {{- if include "nodens.usesBPF" . }}
       - {name: bpffs, mountPath: /sys/fs/bpf}
       - {name: cgroup, mountPath: /host/cgroup, readOnly: true}
       {{- end }}
@@ -81,7 +81,7 @@ volumes:
   - name: run
     hostPath: {path: /run/nodens, type: DirectoryOrCreate}
   {{- end }}
-  {{- if include "nodens.redirects" . }}
+  {{- if include "nodens.usesBPF" . }}
   - name: bpffs
     hostPath: {path: /sys/fs/bpf, type: Directory}
   - name: cgroup
@@ -97,7 +97,9 @@ volumes:
 {{- define "nodens.httpGet" -}}
 path: {{ .path }}
 port: {{ .port }}
-{{- if .root.Values.useHostNetwork }}
+{{- /* The generated Corefile serves the probes on all addresses. Pod Security rules
+forbid the field from Kubernetes 1.34 on. */}}
+{{- if and .root.Values.useHostNetwork .root.Values.config.customConfig }}
 host: {{ include "nodens.firstIP" .root | quote }}
 {{- end }}
 {{- end }}
@@ -107,6 +109,7 @@ host: {{ include "nodens.firstIP" .root | quote }}
 - -upstreamsvc={{ include "nodens.upstreamService" . }}
 - -cluster-domain={{ .Values.config.dnsDomain }}
 - -metrics-listen-address=0
+- -supervise
 {{- if ne (int .Values.config.port.number) 53 }}
 - -dns.port={{ .Values.config.port.number }}
 {{- end }}

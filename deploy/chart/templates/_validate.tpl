@@ -12,9 +12,21 @@
 {{- if not (or .Values.localRedirectPolicy.enabled .Values.useHostNetwork) }}
 {{- fail "without useHostNetwork, pods do not reach nodens: set useHostNetwork to true or enable localRedirectPolicy (Cilium)" }}
 {{- end }}
-{{- if and (include "nodens.redirects" .) (not .Values.useHostNetwork) }}
-{{- fail "redirect.mode needs useHostNetwork; with localRedirectPolicy, Cilium redirects: set redirect.mode to off" }}
+{{- $tier := include "nodens.tier" . }}
+{{- $mode := include "nodens.mode" . }}
+{{- if and (ne $tier "minimal") (not .Values.useHostNetwork) }}
+{{- fail (printf "tier %s needs useHostNetwork; with localRedirectPolicy, Cilium redirects: leave tier empty" $tier) }}
 {{- end }}
+{{- if and (include "nodens.redirects" .) (not .Values.useHostNetwork) }}
+{{- fail "redirect.mode needs useHostNetwork; with localRedirectPolicy, Cilium redirects: leave redirect.mode empty" }}
+{{- end }}
+{{- if and (eq $tier "minimal") (ne $mode "off") }}
+{{- fail (printf "redirect.mode is %s, but the tier minimal has no privileges for redirection: set tier to %s" $mode (ternary "full" "resilient or full" (eq $mode "auto"))) }}
+{{- end }}
+{{- if and (eq $tier "resilient") (eq $mode "auto") }}
+{{- fail "redirect.mode auto queries from inside pods, which needs tier full: set tier to full, or redirect.mode to on or off" }}
+{{- end }}
+{{- include "nodens.checkPins" . }}
 {{- if and $c.dnsServer (has $c.dnsServer (splitList "," $c.localDns)) }}
 {{- fail "config.dnsServer is also in config.localDns: set it to the cluster IP of kube-dns or leave it empty" }}
 {{- end }}
@@ -32,9 +44,9 @@
 {{- fail "config.customConfig replaces the whole Corefile: config.zones and config.extraServerBlocks must be empty" }}
 {{- end }}
 {{- with $c.customConfig }}
-{{- $mode := include "nodens.redirectMode" (tpl . $) }}
-{{- if ne $mode $.Values.redirect.mode }}
-{{- fail (printf "redirect.mode is %s, but config.customConfig sets redirection to %s: write `redirect %s` into config.customConfig, or set redirect.mode to %s" $.Values.redirect.mode $mode $.Values.redirect.mode $mode) }}
+{{- $own := include "nodens.redirectMode" (tpl . $) }}
+{{- if ne $mode $own }}
+{{- fail (printf "redirect.mode is %s, but config.customConfig sets redirection to %s: write `redirect %s` into config.customConfig, or leave redirect.mode empty" $mode $own $mode) }}
 {{- end }}
 {{- if include "nodens.redirects" $ }}
 {{- $r := $.Values.redirect }}
@@ -76,6 +88,30 @@
 {{- if eq (eq $surge 0) (eq $unavailable 0) }}
 {{- fail (printf "updateStrategy.rollingUpdate: maxSurge is %v and maxUnavailable is %v, but exactly one of them must be 0" .rollingUpdate.maxSurge .rollingUpdate.maxUnavailable) }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Programs that nodens pinned on the nodes outlive it. The tier minimal does not
+see them, and pods would query old fallbacks. Helm finds no object in a template. */ -}}
+{{- define "nodens.checkPins" -}}
+{{- if eq (include "nodens.tier" .) "minimal" }}
+{{- $name := include "nodens.fullname" . }}
+{{- $old := lookup "apps/v1" "DaemonSet" .Release.Namespace $name }}
+{{- $pins := false }}
+{{- range dig "spec" "template" "spec" "volumes" list $old }}
+{{- if eq .name "bpffs" }}{{ $pins = true }}{{ end }}
+{{- end }}
+{{- $data := (lookup "v1" "ConfigMap" .Release.Namespace $name).data | default dict }}
+{{- $s := get $old "status" | default dict }}
+{{- $done := eq "off" (include "nodens.redirectMode" (get $data "Corefile" | default "redirect auto")) }}
+{{- $all := get $s "desiredNumberScheduled" | int }}
+{{- range list "updatedNumberScheduled" "numberAvailable" }}
+{{- if lt (get $s . | int) $all }}{{ $done = false }}{{ end }}
+{{- end }}
+{{- if lt (get $s "observedGeneration" | int64) (dig "metadata" "generation" 0 $old | int64) }}{{ $done = false }}{{ end }}
+{{- if and $pins (not $done) }}
+{{- fail (printf "the tier minimal cannot remove the BPF programs that the DaemonSet %s may have pinned on the nodes: first upgrade with the present tier (--set tier=full) and redirect.mode=off, and wait a minute after the rollout; or uninstall, apply deploy/teardown.yaml and install" $name) }}
 {{- end }}
 {{- end }}
 {{- end }}
