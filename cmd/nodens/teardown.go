@@ -3,24 +3,105 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/urfave/cli/v3"
 
 	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/internal/daemon"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
-const teardownHelp = `usage: nodens teardown [the daemon's flags]
+const teardownHelp = `usage: nodens teardown [-wait DURATION] [-hold] [the daemon's flags]
 
 Removes from the host everything that nodens has set up: the local addresses and
-their link, the netfilter rules, and socket redirection.
+their link, the netfilter rules, socket redirection, and the files of -cache-snapshot
+with their directory.
+
+  -wait DURATION first wait until no process listens on the addresses of -localip,
+                 and remove nothing if one does after that time
+  -hold          remove nothing and end on SIGTERM, for deploy/teardown.yaml
 
 Exit status: 0 removed, or there was nothing; 1 an error; 2 a wrong command line.
 `
 
+// teardownFlags are the daemon's flags and teardown's own.
+type teardownFlags struct {
+	*flags
+	wait time.Duration
+	hold bool
+}
+
 func teardownCommand(e env) *cli.Command {
-	f := newFlags()
-	return command(e, "teardown", "", "remove from the host everything that nodens has set up", teardownHelp, cliFlags(f.set()), func(ctx context.Context, _ *cli.Command) error {
-		return errors.Join(bpf.Teardown(f.Redirect.PinDir), netsetup.Teardown(ctx, f.HostConfig()))
-	})
+	f := &teardownFlags{flags: newFlags()}
+	return command(e, "teardown", "", "remove from the host everything that nodens has set up", teardownHelp,
+		append(cliFlags(f.setOwn()), cliFlags(f.set())...), func(ctx context.Context, _ *cli.Command) error {
+			if f.hold {
+				<-ctx.Done()
+				return nil
+			}
+			return f.run(ctx, e)
+		})
+}
+
+// setOwn declares teardown's own flags.
+func (f *teardownFlags) setOwn() *flag.FlagSet {
+	fs := flag.NewFlagSet("teardown", flag.ContinueOnError)
+	fs.DurationVar(&f.wait, "wait", 0, "wait for this `duration` until nodens has stopped")
+	fs.BoolVar(&f.hold, "hold", false, "remove nothing and end on SIGTERM")
+	return fs
+}
+
+func (f *teardownFlags) run(ctx context.Context, e env) error {
+	if err := f.awaitStop(ctx); err != nil {
+		return err
+	}
+	err := errors.Join(bpf.Teardown(f.Redirect.PinDir), netsetup.Teardown(ctx, f.HostConfig()), daemon.RemoveSnapshot(f.CacheSnapshot))
+	if err != nil {
+		return err
+	}
+	removed := []string{"redirection (" + f.Redirect.PinDir + ")", "addresses", "rules"}
+	if f.CacheSnapshot != "" {
+		removed = append(removed, f.CacheSnapshot)
+	}
+	return printLine(e, "nothing of nodens is left on this node: "+strings.Join(removed, ", "))
+}
+
+// awaitStop waits until no process listens on the local addresses. A nodens that
+// runs would set up again what teardown removes, and pods would lose their server.
+func (f *teardownFlags) awaitStop(ctx context.Context) error {
+	if f.wait == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.wait)
+	defer cancel()
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		holders, err := f.listeners()
+		if err != nil || len(holders) == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("nothing was removed: a process listens on %v after %v; uninstall nodens first", holders[0].Local, f.wait)
+		case <-tick.C:
+		}
+	}
+}
+
+// listeners returns the sockets on the DNS port of the local addresses.
+func (f *teardownFlags) listeners() ([]netsetup.PortOwner, error) {
+	if len(f.LocalIPs) == 0 {
+		return nil, nil
+	}
+	all, err := netsetup.PortOwners("/proc", f.DNSPort, f.LocalIPs...)
+	return slices.DeleteFunc(all, func(o netsetup.PortOwner) bool {
+		return !slices.ContainsFunc(f.LocalIPs, func(a netip.Addr) bool { return a == o.Local.Addr() })
+	}), err
 }

@@ -108,6 +108,23 @@ func (h *handOver) take(r io.Reader) (int, error) {
 	return h.store.ReadSnapshot(b, now)
 }
 
+// RemoveSnapshot removes the files of -cache-snapshot and their directory, unless it
+// has other files. It does nothing if path is empty.
+func RemoveSnapshot(path string) error {
+	if path == "" {
+		return nil
+	}
+	files, err := filepath.Glob(path + "*") // the snapshot, its socket, and what a crash left
+	for _, file := range files {
+		err = errors.Join(err, removeIfExists(file))
+	}
+	dirErr := os.Remove(filepath.Dir(path))
+	if errors.Is(dirErr, fs.ErrNotExist) || errors.Is(dirErr, unix.ENOTEMPTY) || errors.Is(dirErr, unix.EBUSY) { // EBUSY: a mount point
+		dirErr = nil
+	}
+	return errors.Join(err, dirErr)
+}
+
 func removeIfExists(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err

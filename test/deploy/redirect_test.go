@@ -3,12 +3,16 @@ package deploy
 import (
 	"bufio"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Capabilities, from the kernel's capability.h.
@@ -65,13 +69,16 @@ func TestPodmanRedirect(t *testing.T) {
 	needRoot(t, "dig", "mount", "umount")
 	kubepods, _ := cgroupOf(t)
 	bpffs, run := bpffsOf(t), t.TempDir()
+	if err := os.Mkdir(run+"/nodens", 0o755); err != nil {
+		t.Fatal(err)
+	}
 	s.build(root, "localhost/nodens:test", "amd64")
 	inside := "/host/cgroup" + strings.TrimPrefix(kubepods, "/sys/fs/cgroup")
 	all := mustTemplate(t, append(testImage, "--set", "tier=full,redirect.mode=on,extraArgs={-kubepods="+inside+"}")...)
 	spec, c := pod(t, all)
 	for i := range spec.Volumes {
 		if h := spec.Volumes[i].HostPath; h != nil && h.Path != "/sys/fs/cgroup" {
-			h.Path = map[string]string{"/sys/fs/bpf": bpffs, "/run/nodens": run}[h.Path]
+			h.Path = map[string]string{"/sys/fs/bpf": bpffs, "/run/nodens": run + "/nodens"}[h.Path]
 		}
 	}
 	for i, e := range c.Env { // as the kubelet fills it in
@@ -92,8 +99,86 @@ func TestPodmanRedirect(t *testing.T) {
 	}
 	p.await("redirected", answers)
 	checkStatus(t, pid, "0", capNetBindService|capNetAdmin|capSysPtrace|capSysAdmin|capPerfmon|capBPF)
-	if _, err := p.podman("stop", "--time", "60", "nodens-nodens"); err != nil {
+
+	teardown := teardownPod(t, map[string]string{"/sys/fs/bpf": bpffs, "/run": run})
+	if out, _ := p.playTeardown(teardown); !strings.Contains(out, "uninstall nodens first") || !answers() {
+		t.Errorf("teardown while nodens serves prints %q", out)
+	}
+	if _, err := p.podman("stop", "--time", "0", "nodens-nodens"); err != nil { // SIGKILL: nodens removes nothing
 		t.Fatal(err)
 	}
 	p.await("answered by the fallback once the pod is gone", answers)
+	out, done := p.playTeardown(teardown)
+	if !done || !strings.Contains(out, "nothing of nodens is left on this node") {
+		t.Errorf("teardown prints %q, done %t", out, done)
+	}
+	if answers() {
+		t.Error("sockets are still redirected after teardown")
+	}
+	if got := n.run("ip", "address") + n.run("nft", "list", "tables"); strings.Contains(got, "169.254.20.10") || strings.Contains(got, "table inet nodens") {
+		t.Errorf("left after teardown:\n%s", got)
+	}
+	for _, dir := range []string{bpffs, run} {
+		if _, err := os.Stat(dir + "/nodens"); !os.IsNotExist(err) {
+			t.Errorf("left after teardown: %s/nodens, %v", dir, err)
+		}
+	}
+}
+
+// teardownPod returns the pod of deploy/teardown.yaml with other host paths, our image
+// and no patience.
+func teardownPod(t *testing.T, paths map[string]string) string {
+	t.Helper()
+	spec := get[*apps.DaemonSet](t, decode(t, readFile(t, root+"/deploy/teardown.yaml"))).Spec.Template.Spec
+	for _, c := range [][]core.Container{spec.InitContainers, spec.Containers} {
+		c[0].Image, c[0].ImagePullPolicy = "localhost/nodens:test", core.PullNever
+		for i, arg := range c[0].Args {
+			c[0].Args[i] = strings.Replace(arg, "-wait=1m", "-wait=1s", 1)
+		}
+	}
+	spec.RestartPolicy = core.RestartPolicyNever // podman restarts init containers that succeed
+	for _, v := range spec.Volumes {
+		v.HostPath.Path = paths[v.HostPath.Path]
+	}
+	return writeFile(t, filepath.Join(t.TempDir(), "teardown.yaml"), toYAML(t, &core.Pod{
+		TypeMeta: meta.TypeMeta{APIVersion: "v1", Kind: "Pod"}, Spec: spec,
+		ObjectMeta: meta.ObjectMeta{Name: "teardown", Annotations: map[string]string{"io.podman.annotations.init.container.type": "always"}}, // keeps its log
+	}))
+}
+
+// playTeardown runs the pod in file. It returns the log of its init container, and
+// whether the pod became ready. It removes the pod.
+func (p *podmanOn) playTeardown(file string) (out string, ready bool) {
+	p.t.Helper()
+	_, err := p.podman("kube", "play", file)
+	out, _ = p.podman("logs", "teardown-teardown")
+	state, _ := p.podman("inspect", "--format", "{{.State.Running}}", "teardown-done")
+	if _, rmErr := p.podman("pod", "rm", "--force", "--time", "10", "teardown"); rmErr != nil {
+		p.t.Fatal(rmErr)
+	}
+	return out + fmt.Sprint(err), strings.TrimSpace(state) == "true"
+}
+
+// TestTeardownManifest checks that deploy/teardown.yaml has the image and addresses of
+// the chart, and no more privileges than it needs.
+func TestTeardownManifest(t *testing.T) {
+	all := decode(t, readFile(t, root+"/deploy/teardown.yaml"))
+	spec := get[*apps.DaemonSet](t, all).Spec.Template.Spec
+	chart := mustTemplate(t)
+	_, c := pod(t, chart)
+	init := spec.InitContainers[0]
+	if init.Image != c.Image || spec.Containers[0].Image != c.Image {
+		t.Errorf("images %s, %s; the chart has %s", init.Image, spec.Containers[0].Image, c.Image)
+	}
+	if arg := "-localip=169.254.20.10"; !slices.Contains(init.Args, arg) || !slices.Contains(c.Args, arg) {
+		t.Errorf("arguments %q; the chart has %q", init.Args, c.Args)
+	}
+	want := map[string]string{
+		"host namespaces": "hostNetwork=true", "hostPath volumes": `volumes "bpffs", "run"`,
+		"non-default capabilities":   `container "teardown" must not include "NET_ADMIN" in securityContext.capabilities.add`,
+		"forbidden AppArmor profile": `container "teardown" must not set AppArmor profile type to "Unconfined"`,
+	}
+	if got := violations(t, all); !maps.Equal(got, want) {
+		t.Errorf("forbidden: %q\nwant %q", got, want)
+	}
 }
