@@ -83,16 +83,31 @@ func (f *teardownFlags) awaitStop(ctx context.Context) error {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		holders, err := f.listeners()
-		if err != nil || len(holders) == 0 {
+		reason, err := f.inUse()
+		if err != nil || reason == "" {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("nothing was removed: a process listens on %v after %v; uninstall nodens first", holders[0].Local, f.wait)
+			return fmt.Errorf("nothing was removed: %s after %v; uninstall nodens first", reason, f.wait)
 		case <-tick.C:
 		}
 	}
+}
+
+// inUse says why nodens counts as running, or nothing.
+func (f *teardownFlags) inUse() (reason string, err error) {
+	holders, err := f.listeners()
+	if err != nil {
+		return "", err
+	}
+	if len(holders) > 0 {
+		return fmt.Sprintf("a process listens on %v", holders[0].Local), nil
+	}
+	if used, err := bpf.InUse(f.Redirect.PinDir); err == nil && used { // without pins there is an error
+		return "a process uses " + f.Redirect.PinDir, nil
+	}
+	return "", nil
 }
 
 // listeners returns the sockets on the DNS port of the local addresses.

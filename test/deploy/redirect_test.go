@@ -175,7 +175,7 @@ func TestTeardownManifest(t *testing.T) {
 	}
 	want := map[string]string{
 		"host namespaces": "hostNetwork=true", "hostPath volumes": `volumes "bpffs", "run"`,
-		"non-default capabilities":   `container "teardown" must not include "NET_ADMIN" in securityContext.capabilities.add`,
+		"non-default capabilities":   `container "teardown" must not include "BPF", "NET_ADMIN" in securityContext.capabilities.add`,
 		"forbidden AppArmor profile": `container "teardown" must not set AppArmor profile type to "Unconfined"`,
 	}
 	if got := violations(t, all); !maps.Equal(got, want) {
