@@ -256,17 +256,20 @@ func questionEnd(msg []byte) int {
 // each, big endian. It sets the records' TTLs to ttls, unless ttls is nil. It reports
 // false if msg is malformed.
 func appendOffsets(msg []byte, ttls []uint32) ([]byte, bool) {
-	size := len(msg)
-	off := questionEnd(msg)
-	if off < 0 {
+	size, off := len(msg), headerLen
+	if size < headerLen {
 		return msg, false
 	}
-	records := 0
+	questions, records := int(binary.BigEndian.Uint16(msg[4:])), 0
 	for i := 6; i < headerLen; i += 2 {
 		records += int(binary.BigEndian.Uint16(msg[i:]))
 	}
-	for i := range records {
+	for i := -questions; i < records; i++ {
 		off = skipName(msg[:size], off)
+		if i < 0 && off >= 0 && off+4 <= size {
+			off += 4
+			continue
+		}
 		if off < 0 || off+fixedRecord > size {
 			return msg, false
 		}

@@ -172,7 +172,7 @@ func (c *Cache) restoreEntry(e *restored) bool {
 	set.shard.mu.Lock()
 	defer set.shard.mu.Unlock()
 	limit := c.policy.classes[e.kind].cap
-	if set.find(Success, hash, e.key) != 0 || set.bins[e.kind].len() >= limit || !set.shard.hasRoom(blocksFor(len(e.buf))) {
+	if set.find(Success, hash, e.key) != 0 || set.bins[e.kind].entries >= limit || !set.shard.hasRoom(blocksFor(len(e.buf))) {
 		return false
 	}
 	return set.add(hash, &e.Entry, e.born, limit, e.inherited)

@@ -34,11 +34,10 @@ type binSet struct {
 // nothing.
 type bin struct {
 	small, main queue
+	entries     int
 	blocks      uint32
 	evicted     Evictions
 }
-
-func (b *bin) len() int { return b.small.n + b.main.n }
 
 func (b *bin) queue(main bool) *queue {
 	if main {
@@ -118,7 +117,9 @@ func (s *binSet) add(hash uint32, e *Entry, born time.Duration, limit int, l inh
 	if s.retired || int64(need)*blockBytes+minSlots*slotBytes > sh.share {
 		return false
 	}
-	for b.len() >= limit {
+	hash ^= kindHash[e.kind]
+	main := l.main || sh.index.takeGhost(hash) // before another ghost takes its place
+	for b.entries >= limit {
 		if sh.evictOrKeep(b, b.small.n*smallShare > limit || b.main.n == 0) {
 			b.evicted.Cap++
 		}
@@ -133,11 +134,11 @@ func (s *binSet) add(hash uint32, e *Entry, born time.Duration, limit int, l inh
 	}
 	id := sh.slab.alloc(need)
 	sl := sh.slab.slot(id)
-	hash ^= kindHash[e.kind]
 	*sl = slot{more: sl.more, hash: hash, set: s.number, hits: l.hits, state: byte(e.kind)<<kindShift | l.freq}
 	sh.slab.write(id, e, born)
-	returned := sh.index.add(hash, id)
-	sh.enqueue(b, id, l.main || returned, need)
+	sh.index.add(hash, id)
+	sh.enqueue(b, id, main, need)
+	b.entries++
 	b.blocks += need
 	return true
 }
@@ -157,12 +158,13 @@ func (sh *shard) overwrite(id uint32, e *Entry, born time.Duration) bool {
 // enqueue adds entry id, which has n blocks and is in no queue, to the newest end of
 // a queue of b.
 func (sh *shard) enqueue(b *bin, id uint32, main bool, n uint32) {
-	q, sl := b.queue(main), sh.slab.slot(id)
-	sl.state &^= stateMain
+	q, sl := &b.small, sh.slab.slot(id)
 	if main {
+		q = &b.main
 		sl.state |= stateMain
 	} else {
 		sh.small += n
+		sl.state &^= stateMain
 	}
 	sh.seq++
 	sl.seq, sl.prev, sl.next = sh.seq, q.newest, 0
@@ -265,6 +267,7 @@ func (sh *shard) binOf(sl *slot) *bin { return &sh.sets[sl.set].bins[sl.kind()] 
 func (sh *shard) drop(id uint32) {
 	sl := sh.slab.slot(id)
 	b := sh.binOf(sl)
+	b.entries--
 	b.blocks -= sh.dequeue(id)
 	sh.index.remove(sl.hash, id)
 	sh.slab.freeChain(id)
@@ -298,7 +301,7 @@ func (sh *shard) dropSet(set *binSet) {
 	set.retired = true
 	for k := range set.bins {
 		b := &set.bins[k]
-		for b.len() > 0 {
+		for b.entries > 0 {
 			sh.drop(max(b.small.oldest, b.main.oldest))
 		}
 	}
@@ -312,8 +315,8 @@ func (sh *shard) dropSet(set *binSet) {
 
 // index finds entries by hash, with open addressing and linear probing. A slot
 // holds the hash in its upper half and the number of the entry's first block in
-// its lower half; 0 is empty. The ghosts are 16 bits of the hash of entries that
-// were evicted before their second lookup. A new ghost overwrites the old one in
+// its lower half; 0 is empty. The ghosts are the upper 16 bits of the hash, made
+// odd, of entries that were evicted before their second lookup. A new ghost overwrites the old one in
 // its place.
 type index struct {
 	slots  []uint64 // the length is a power of two
@@ -330,16 +333,20 @@ func (x *index) bytes() int64 { return int64(len(x.slots)) * slotBytes }
 
 // grow replaces the table with one of twice the size, or the first one.
 func (x *index) grow(slots int) {
-	old := x.slots
 	ghosts := x.ghosts
-	x.slots = make([]uint64, slots)
-	x.ghosts = make([]uint16, slots)
+	x.rebuild(slots)
 	for i, g := range ghosts { // one bit of the position is unknown: fill both
 		x.ghosts[i], x.ghosts[i+len(ghosts)] = g, g
 	}
+}
+
+// rebuild moves the entries to a table of the given size. It loses the ghosts.
+func (x *index) rebuild(slots int) {
+	old := x.slots
+	*x = index{slots: make([]uint64, slots), ghosts: make([]uint16, slots)}
 	for _, s := range old {
 		if s != 0 {
-			x.place(s)
+			x.add(uint32(s>>32), uint32(s))
 		}
 	}
 }
@@ -361,34 +368,18 @@ func (x *index) shrink() {
 	if x.minBytes() == x.bytes() {
 		return
 	}
-	old := x.slots
-	*x = index{slots: make([]uint64, x.minBytes()/slotBytes), ghosts: make([]uint16, x.minBytes()/slotBytes), n: x.n}
-	for _, s := range old {
-		if s != 0 {
-			x.place(s)
-		}
-	}
+	x.rebuild(int(x.minBytes() / slotBytes))
 }
 
-func (x *index) place(s uint64) {
+// add adds an entry, for which there must be a slot.
+func (x *index) add(hash, id uint32) {
 	mask := uint32(len(x.slots) - 1)
-	i := uint32(s>>32) & mask
+	i := hash & mask
 	for x.slots[i] != 0 {
 		i = (i + 1) & mask
 	}
-	x.slots[i] = s
-}
-
-// add adds an entry, for which there must be a slot. It reports whether hash has a
-// ghost, and removes the ghost.
-func (x *index) add(hash, id uint32) (returned bool) {
-	x.place(uint64(hash)<<32 | uint64(id))
+	x.slots[i] = uint64(hash)<<32 | uint64(id)
 	x.n++
-	g := &x.ghosts[hash&uint32(len(x.ghosts)-1)]
-	if returned = *g == ghost(hash); returned {
-		*g = 0
-	}
-	return returned
 }
 
 // position returns the slot of an entry, which must exist.
@@ -416,12 +407,23 @@ func (x *index) remove(hash, id uint32) {
 	x.n--
 }
 
-// addGhost records that the entry of hash was evicted.
-func (x *index) addGhost(hash uint32) {
-	x.ghosts[hash&uint32(len(x.ghosts)-1)] = ghost(hash)
+// takeGhost reports whether hash has a ghost, and removes it.
+func (x *index) takeGhost(hash uint32) bool {
+	if len(x.ghosts) == 0 {
+		return false
+	}
+	g := &x.ghosts[hash&uint32(len(x.ghosts)-1)]
+	if *g != uint16(hash>>16)|1 {
+		return false
+	}
+	*g = 0
+	return true
 }
 
-func ghost(hash uint32) uint16 { return uint16(hash>>16) | 1 }
+// addGhost records that the entry of hash was evicted.
+func (x *index) addGhost(hash uint32) {
+	x.ghosts[hash&uint32(len(x.ghosts)-1)] = uint16(hash>>16) | 1
+}
 
 // queue is a linked list of entries in the order of arrival.
 type queue struct {

@@ -165,7 +165,7 @@ func (s *slab) write(id uint32, e *Entry, born time.Duration) {
 	sl := s.slot(id)
 	sl.born, sl.used = int64(born), int64(born)
 	sl.ttl, sl.msgLen, sl.rcode, sl.key = e.ttl, e.msgLen, e.rcode, e.flags
-	sl.records = uint16(e.records())
+	sl.records = uint16((len(e.buf) - int(e.msgLen)) / 2)
 	n := copy(sl.head[:], e.buf)
 	for next := sl.more; n < len(e.buf); {
 		b := s.block(next)

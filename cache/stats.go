@@ -56,7 +56,7 @@ func (c *Cache) Stats() CacheStats {
 }
 
 func (s *KindStats) add(b *bin) {
-	s.Entries += b.len()
+	s.Entries += b.entries
 	s.Bytes += int64(b.blocks) * blockBytes
 	s.Evicted.Cap += b.evicted.Cap
 	s.Evicted.Budget += b.evicted.Budget

@@ -40,14 +40,8 @@ type exchange struct {
 	waiting []waiter
 	clients map[netip.Addr]int // queries that wait for their own answer; nil: not counted
 	charged bool               // it has its own slot in misses
-	cancel  func()             // nil: it cannot be cancelled
-}
 
-// add adds w to the waiters. inflight.mu is held.
-func (x *exchange) add(w waiter) {
-	x.waiting = append(x.waiting, w)
-	*w.place() = len(x.waiting)
-	x.count(w, 1)
+	cancel atomic.Pointer[func()] // nil: it cannot be cancelled
 }
 
 // drop removes w from the waiters. It returns false if w does not wait. inflight.mu is
@@ -62,13 +56,15 @@ func (x *exchange) drop(w waiter) bool {
 	x.waiting[last] = nil
 	x.waiting = x.waiting[:last]
 	*w.place() = 0
-	x.count(w, -1)
+	if x.clients != nil {
+		x.count(w, -1)
+	}
 	return true
 }
 
-// count adds n to the number of waiting queries of w's client, if they are counted.
+// count adds n to the number of waiting queries of w's client, which are counted.
 func (x *exchange) count(w waiter, n int) {
-	if j, ok := w.(*job); ok && x.clients != nil && j.sibling == nil {
+	if j, ok := w.(*job); ok && j.sibling == nil {
 		x.clients[j.q.client.Addr()] += n
 	}
 }
@@ -132,7 +128,9 @@ func (x *exchange) start(i int, end time.Time) {
 		}
 		if src, ok := x.zone.Sources[i].Source.(Starter); ok {
 			cancel := src.Start(x.m, end, func(m *dns.Msg, err error) { x.replied(i, end, m, err) })
-			x.srv.inflight.started(x, cancel)
+			if cancel != nil { // else the source has passed the question on
+				x.cancel.Store(&cancel)
+			}
 			return
 		}
 		ctx := &deadlineContext{Context: x.srv.ctx, deadline: end}
@@ -291,46 +289,40 @@ func (f *inflight) hasWaiters(key string) bool {
 	return x != nil && len(x.waiting) > 0
 }
 
-// joinExisting reports whether an exchange for key is in flight. If so, and w is not
-// nil, w waits for its answer.
-func (f *inflight) joinExisting(key string, w waiter) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	x := f.byKey[key]
-	if x == nil {
-		return false
-	}
-	if w != nil {
-		x.add(w)
-	}
-	return true
-}
-
 // join makes w, if not nil, wait for the answer of key. If no exchange for key is in
-// flight, it returns a new one, which fill completes before others see it. The
-// caller must run it and call end. After close, join returns no exchange: ok is
-// false, and w does not wait.
-func (f *inflight) join(key string, w waiter, since time.Time, fill func(*exchange)) (x *exchange, ok bool) {
+// flight, it returns a new one, which fill completes before others see it; the caller
+// must run it. If fill fails, or after close, join returns the error and w does not
+// wait.
+func (f *inflight) join(key string, w waiter, since time.Time, fill func(*exchange) error) (*exchange, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return nil, false
+		return nil, errShutdown
 	}
 	if f.byKey == nil {
 		f.byKey = make(map[string]*exchange)
 	}
-	joined := f.byKey[key]
-	if joined == nil {
+	x, joined := f.byKey[key]
+	if !joined {
 		// If another exchange ended after w looked into the cache, the answer may be
 		// there now.
 		x = &exchange{inflight: key, check: !f.ended.Before(since)}
-		fill(x)
-		f.byKey[key], joined = x, x
+		if err := fill(x); err != nil {
+			return nil, err
+		}
+		f.byKey[key] = x
 	}
 	if w != nil {
-		joined.add(w)
+		x.waiting = append(x.waiting, w)
+		*w.place() = len(x.waiting)
+		if x.clients != nil {
+			x.count(w, 1)
+		}
 	}
-	return x, true
+	if joined {
+		return nil, nil
+	}
+	return x, nil
 }
 
 // leave removes w from the waiters for key. The exchange continues. leave returns
@@ -359,7 +351,8 @@ func (f *inflight) abandon(key string, w waiter, charge func(*exchange)) (left b
 		f.mu.Unlock()
 		return false, nil
 	}
-	if len(x.waiting) > 0 || x.cancel == nil {
+	cancel := x.cancel.Load()
+	if len(x.waiting) > 0 || cancel == nil {
 		if !x.charged {
 			x.charged = true
 			charge(x)
@@ -369,18 +362,8 @@ func (f *inflight) abandon(key string, w waiter, charge func(*exchange)) (left b
 	}
 	delete(f.byKey, key)
 	f.mu.Unlock()
-	x.cancel()
+	(*cancel)()
 	return true, x
-}
-
-// started stores how to end x. A nil cancel is ignored: the source has passed the
-// question on.
-func (f *inflight) started(x *exchange, cancel func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if cancel != nil {
-		x.cancel = cancel
-	}
 }
 
 // waits reports whether a query of client waits for key.
@@ -422,8 +405,8 @@ func (f *inflight) close() (waiting []waiter) {
 	f.mu.Lock()
 	for _, x := range f.byKey {
 		waiting = append(waiting, x.waiting...)
-		if x.cancel != nil {
-			cancels = append(cancels, x.cancel)
+		if cancel := x.cancel.Load(); cancel != nil {
+			cancels = append(cancels, *cancel)
 		}
 	}
 	f.byKey, f.closed = nil, true

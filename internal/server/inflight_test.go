@@ -20,11 +20,11 @@ func TestInflightJoin(t *testing.T) {
 	var f inflight
 	start := time.Now()
 	a, b, other := newAnswers(), newAnswers(), newAnswers()
-	x, ok := f.join("key", a, start, none)
-	if x == nil || !ok || x.check {
-		t.Fatalf("first waiter: %+v, %v", x, ok)
+	x, err := f.join("key", a, start, none)
+	if x == nil || err != nil || x.check {
+		t.Fatalf("first waiter: %+v, %v", x, err)
 	}
-	if y, ok := f.join("key", b, start, none); y != nil || !ok {
+	if y, err := f.join("key", b, start, none); y != nil || err != nil {
 		t.Error("second waiter is first, too")
 	}
 	if y, _ := f.join("other", other, start, none); y == nil {
@@ -78,7 +78,8 @@ func TestInflightAbandon(t *testing.T) {
 	f.join("key", b, time.Time{}, none)
 	charged, cancelled := 0, 0
 	charge := func(*exchange) { charged++ }
-	f.started(x, func() { cancelled++ })
+	cancel := func() { cancelled++ }
+	x.cancel.Store(&cancel)
 	if left, y := f.abandon("key", a, charge); !left || y != nil || cancelled != 0 {
 		t.Errorf("first of two: left %v, cancelled %v", left, y != nil)
 	}
@@ -101,7 +102,7 @@ func TestInflightAbandon(t *testing.T) {
 }
 
 // none completes no exchange.
-func none(*exchange) {}
+func none(*exchange) error { return nil }
 
 // answers waits for one answer.
 type answers struct {
@@ -264,10 +265,10 @@ func TestInflightWaits(t *testing.T) {
 		want bool
 	}{
 		{func() {}, true},
-		{func() { f.joinExisting("key", second) }, true},
+		{func() { f.join("key", second, time.Time{}, none) }, true},
 		{func() { f.leave("key", first, nil) }, true},
 		{func() { f.leave("key", second, nil) }, false},
-		{func() { f.joinExisting("key", first) }, true},
+		{func() { f.join("key", first, time.Time{}, none) }, true},
 	} {
 		step.do()
 		if f.waits("key", a) != step.want || f.waits("key", b) {

@@ -208,21 +208,23 @@ type outcome struct {
 // tally has the values that are counted for one query and its reply.
 type tally struct {
 	outcome
-	stats       *zoneStats
-	qtype       uint16
-	asked       int // bytes of the query
-	tcp, v6, do bool
+	stats  *zoneStats
+	qtype  uint16
+	asked  int // bytes of the query
+	proto  int // index into protoLabels
+	family int // index into familyLabels
+	do     bool
 }
 
 // count counts t.
 func (t *tally) count(worker int) {
 	z, o := t.stats, &t.outcome
 	s := z.shards[min(worker, len(z.shards)-1)]
-	proto, qtype := boolIndex(t.tcp), uint8(len(typeCodes))
+	qtype := uint8(len(typeCodes))
 	if int(t.qtype) < len(typeIndexes) {
 		qtype = typeIndexes[t.qtype]
 	}
-	s.requests[proto][boolIndex(t.v6)][qtype].Add(1)
+	s.requests[t.proto][t.family][qtype].Add(1)
 	s.responses[o.plugin][min(o.rcode, numRcodes-1)].Add(1)
 	s.lookups[o.lookup].Add(1)
 	if t.do {
@@ -237,9 +239,13 @@ func (t *tally) count(worker int) {
 	if o.normalised != notJudged {
 		z.judged(worker, t.qtype, o.normalised)
 	}
-	s.duration[boolIndex(o.waited || o.plugin != pluginCache)].observe(uint64(max(o.took, 0)), durationSteps)
-	s.reqSize[proto].observe(uint64(t.asked), sizeSteps)
-	s.respSize[proto].observe(uint64(o.size), sizeSteps)
+	took := &s.duration[0]
+	if o.waited || o.plugin != pluginCache {
+		took = &s.duration[1]
+	}
+	took.observe(uint64(max(o.took, 0)), durationSteps)
+	s.reqSize[t.proto].observe(uint64(t.asked), sizeSteps)
+	s.respSize[t.proto].observe(uint64(o.size), sizeSteps)
 }
 
 // judged counts one result of the normalize directive.

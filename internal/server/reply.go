@@ -257,7 +257,6 @@ func (s *resolver) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 			return dst, o, false
 		}
 		o.normalised = v.result
-		v = q.zone.Normalise.shown(hit.Entry, v)
 		if o.stale = hit.State == cache.Stale; o.stale {
 			v = v.asStale()
 		}
@@ -286,14 +285,14 @@ func (s *resolver) hitView(q *Query, e *cache.Entry) (view, bool) {
 	n := q.zone.Normalise
 	v, done := n.judge(q, e)
 	if done {
-		return v, true
+		return n.shown(e, v), true
 	}
 	sib, ok := q.zone.cachedSibling(q, q.start)
 	if !ok {
 		return v, false
 	}
 	q.zone.stats.sibling(fromCache)
-	return n.verdict(e, sib), true
+	return n.shown(e, n.verdict(e, sib)), true
 }
 
 // hitKind returns the result under which the lookup is counted.
@@ -325,7 +324,13 @@ func (v view) asStale() view {
 // reader is the number of a UDP reader, or s.readers for others.
 func (s *resolver) record(reader int, z *zoneStats, q *Query, reply []byte, o outcome) {
 	o.size, o.rcode = len(reply), int(reply[3])&rcodeMask
-	t := tally{outcome: o, stats: z, qtype: q.qtype, asked: q.size, tcp: q.tcp, v6: !q.client.Addr().Is4(), do: q.do}
+	t := tally{outcome: o, stats: z, qtype: q.qtype, asked: q.size, do: q.do}
+	if q.tcp {
+		t.proto = 1
+	}
+	if !q.client.Addr().Is4() {
+		t.family = 1
+	}
 	logged := q.zone != nil && q.zone.Log != nil
 	if m := q.memory; m != nil && m.batch && !logged {
 		m.tallies = append(m.tallies, t)

@@ -83,12 +83,13 @@ func (j *job) miss() {
 		}
 		j.timer = time.AfterFunc(wait, func() { j.answerEarly(key) })
 	}
-	x, ok := s.inflight.join(key, j, q.start, func(x *exchange) {
+	x, err := s.inflight.join(key, j, q.start, func(x *exchange) error {
 		x.check = x.check || q.found == cache.Fresh
 		x.fill(s, q)
+		return nil
 	})
-	if !ok {
-		j.deliver(answer{err: errShutdown})
+	if err != nil {
+		j.deliver(answer{err: err})
 	}
 	if x == nil {
 		return
@@ -196,25 +197,18 @@ func (s *resolver) refresh(q *Query) {
 // background starts an exchange for q that no client waits for, and reports
 // whether it did. It takes a slot. w, if not nil, gets the answer in any case.
 func (s *resolver) background(q *Query, w waiter) bool {
-	key := q.inflightKey()
-	if s.inflight.joinExisting(key, w) {
-		return false
-	}
-	if err := s.misses.acquire(q.zone, q.client.Addr()); err != nil {
-		if w != nil {
-			w.deliver(answer{err: err})
+	x, err := s.inflight.join(q.inflightKey(), w, q.start, func(x *exchange) error {
+		if err := s.misses.acquire(q.zone, q.client.Addr()); err != nil {
+			return err
 		}
-		return false
-	}
-	x, ok := s.inflight.join(key, w, q.start, func(x *exchange) {
 		x.charged = true
 		x.fill(s, q)
+		return nil
 	})
+	if err != nil && w != nil {
+		w.deliver(answer{err: err})
+	}
 	if x == nil {
-		s.misses.release(q.zone, q.client.Addr())
-		if !ok && w != nil {
-			w.deliver(answer{err: errShutdown})
-		}
 		return false
 	}
 	x.run()
@@ -360,22 +354,9 @@ func (j *job) place() *int { return &j.queued }
 // buffer returns empty memory for the reply.
 func (j *job) buffer() []byte {
 	if j.out == nil {
-		j.out, _ = j.srv.buffers.Get().(*replyBuffer)
-	}
-	if j.out == nil {
-		j.out = new(replyBuffer)
+		j.out = j.srv.buffers.Get().(*replyBuffer)
 	}
 	return j.out.b[:0]
-}
-
-// newJob returns a job for a copy of q.
-func (s *resolver) newJob(q *Query) *job {
-	j, ok := s.jobs.Get().(*job)
-	if !ok {
-		j = &job{srv: s}
-	}
-	q.copyTo(&j.q)
-	return j
 }
 
 // reject appends the reply to q if q gets no slot because of err: SERVFAIL, or an
@@ -397,45 +378,37 @@ func (s *resolver) reject(dst []byte, reader int, q *Query, err error) []byte {
 // and releases the slot, because the client may send its next query as soon as it
 // has the reply.
 func (j *job) finish(reply []byte, o outcome) {
-	if done := j.inner; done != nil {
-		j.inner, j.lis = nil, nil
-		done(reply, o)
-		j.freeBuffer(reply, o)
-		return
-	}
-	l, s := j.lis, j.srv
-	j.lis = nil
-	defer l.jobs.Done()
-	s.misses.release(j.q.zone, j.q.client.Addr())
-	if j.conn != nil && !o.dropped {
-		reply = j.conn.reserve(&j.q, reply)
-	}
-	if !o.dropped {
-		s.record(s.readers, j.q.zone.stats, &j.q, reply, o)
+	s, l, inner := j.srv, j.lis, j.inner
+	j.lis, j.inner = nil, nil
+	if inner == nil {
+		defer l.jobs.Done()
+		s.misses.release(j.q.zone, j.q.client.Addr())
+		if j.conn != nil && !o.dropped {
+			reply = j.conn.reserve(&j.q, reply)
+		}
+		if !o.dropped {
+			s.record(s.readers, j.q.zone.stats, &j.q, reply, o)
+		}
 	}
 	switch {
+	case inner != nil:
+		inner(reply, o)
 	case j.conn != nil:
 		j.conn.finish(j, reply)
 	case !o.dropped && j.sock.reply(j, reply) != nil:
 		s.metrics.sendErrors.Add(1)
 	}
-	j.freeBuffer(reply, o)
-	if j.timer == nil && j.conn == nil { // else the timer or the connection may still read j
+	if j.out != nil {
+		if !o.dropped {
+			j.out.b = reply[:0]
+		}
+		s.buffers.Put(j.out)
+		j.out = nil
+	}
+	if inner == nil && j.timer == nil && j.conn == nil { // else the timer or the connection may still read j
 		j.sock, j.sibling, j.q.zone = nil, nil, nil
 		s.jobs.Put(j)
 	}
-}
-
-// freeBuffer returns the memory of the reply.
-func (j *job) freeBuffer(reply []byte, o outcome) {
-	if j.out == nil {
-		return
-	}
-	if !o.dropped {
-		j.out.b = reply[:0]
-	}
-	j.srv.buffers.Put(j.out)
-	j.out = nil
 }
 
 // recoverPanic, deferred, answers j with SERVFAIL after a panic.

@@ -157,6 +157,8 @@ func New(c Config) *Server {
 		failed:    make(chan error, 1),
 		listeners: make(map[netip.AddrPort]*listener),
 	}
+	s.jobs.New = func() any { return &job{srv: &s.resolver} }
+	s.buffers.New = func() any { return new(replyBuffer) }
 	s.tcpListeners.Store(new([]*tcpListener))
 	return s
 }

@@ -345,7 +345,8 @@ func (c *tcpConn) answer(q *Query, msg []byte, whole bool, out []byte, more bool
 		return out, c.write(out, true) == nil
 	}
 	c.jobs.Add(1)
-	j := s.newJob(q)
+	j := s.jobs.Get().(*job)
+	q.copyTo(&j.q)
 	j.conn = c
 	c.misses.mu.Lock()
 	c.misses.active[j] = struct{}{}

@@ -197,12 +197,12 @@ func (u *udpSocket) sendHits(fd uintptr, now time.Time) {
 
 // handle answers the i-th datagram of the batch or starts its resolution.
 func (u *udpSocket) handle(i int, now time.Time) {
-	if g := u.lis.gate; g != nil && g.refuses(u.b.arrival(i), u.b.client(i).Addr(), u.lis.addr.Addr()) {
+	msg, client, whole := u.b.datagram(i)
+	if g := u.lis.gate; g != nil && g.refuses(u.b.arrival(i), client.Addr(), u.lis.addr.Addr()) {
 		return
 	}
-	msg, whole := u.b.datagram(i)
 	q := &u.q
-	q.tcp, q.start, q.memory = false, now, &u.mem
+	q.tcp, q.client, q.start, q.memory = false, client, now, &u.mem
 	v := q.parse(msg)
 	if v == discard {
 		u.srv.metrics.discarded.Add(1)
@@ -211,7 +211,6 @@ func (u *udpSocket) handle(i int, now time.Time) {
 	if !whole {
 		v = formErr
 	}
-	q.client = u.b.client(i)
 	s := &u.b.slots[i]
 	out, ok := u.srv.tryHit(s.out[:0], u.lis, u.reader, q, v)
 	if !ok {
@@ -219,8 +218,12 @@ func (u *udpSocket) handle(i int, now time.Time) {
 		if !u.shed {
 			err = u.srv.misses.acquire(q.zone, q.client.Addr())
 		}
-		if err == nil {
-			u.miss(i)
+		if err == nil { // it is resolved after the hits of the batch
+			j := u.srv.jobs.Get().(*job)
+			q.copyTo(&j.q)
+			j.sock, j.sa, j.saLen = u, s.name, u.b.rx[i].hdr.Namelen
+			j.control = append(j.control[:0], u.b.control(i)...)
+			u.misses = append(u.misses, j)
 			return
 		}
 		out = u.srv.reject(out, u.reader, q, err)
@@ -228,16 +231,6 @@ func (u *udpSocket) handle(i int, now time.Time) {
 	s.out = out
 	u.b.queue(u.queued, i)
 	u.queued++
-}
-
-// miss queues the i-th datagram's query, which has a slot. It is resolved after the
-// hits of the batch.
-func (u *udpSocket) miss(i int) {
-	j := u.srv.newJob(&u.q)
-	j.sa, j.saLen = u.b.slots[i].name, u.b.rx[i].hdr.Namelen
-	j.control = append(j.control[:0], u.b.control(i)...)
-	j.sock = u
-	u.misses = append(u.misses, j)
 }
 
 // sendQueued sends the remaining queued replies. It returns false if the socket
@@ -388,10 +381,18 @@ func (b *batch) recv(fd uintptr) (int, syscall.Errno) {
 	return int(n), errno
 }
 
-// datagram returns the i-th datagram received. It returns false if the datagram
-// did not fit.
-func (b *batch) datagram(i int) ([]byte, bool) {
-	return b.slots[i].in[:min(int(b.rx[i].n), recvBufLen)], b.rx[i].hdr.Flags&unix.MSG_TRUNC == 0
+// datagram returns the i-th datagram received and its source. whole is false if the
+// datagram did not fit.
+func (b *batch) datagram(i int) (msg []byte, client netip.AddrPort, whole bool) {
+	s, rx := &b.slots[i], &b.rx[i]
+	var addr netip.Addr
+	if s.name.Family == unix.AF_INET {
+		addr = netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(&s.name)).Addr)
+	} else {
+		addr = netip.AddrFrom16(s.name.Addr).Unmap()
+	}
+	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&s.name.Port))[:])
+	return s.in[:min(int(rx.n), recvBufLen)], netip.AddrPortFrom(addr, port), rx.hdr.Flags&unix.MSG_TRUNC == 0
 }
 
 // queue makes slots[i].out the k-th datagram of the next send. It goes from the
@@ -456,16 +457,4 @@ func (b *batch) arrival(i int) int {
 		return 0
 	}
 	return pktinfoIndex(b.slots[i].control[:b.rx[i].hdr.Controllen])
-}
-
-// client returns the source of the i-th datagram.
-func (b *batch) client(i int) netip.AddrPort {
-	sa := &b.slots[i].name
-	port := (*[2]byte)(unsafe.Pointer(&sa.Port))
-	p := binary.BigEndian.Uint16(port[:])
-	if sa.Family == unix.AF_INET {
-		in4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
-		return netip.AddrPortFrom(netip.AddrFrom4(in4.Addr), p)
-	}
-	return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), p)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,19 +31,17 @@ func (p *Pool) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 		return nil, &Error{EDE: edeOther, Err: err}
 	}
 	end, _ := ctx.Deadline()
-	a, err := p.start(q, end, func(m *dns.Msg, err error) { done <- result{m, err} })
-	if err != nil {
-		return nil, err
-	}
+	cancel := p.Start(q, end, func(m *dns.Msg, err error) { done <- result{m, err} })
 	select {
 	case r := <-done:
 		return r.m, r.err
 	case <-ctx.Done():
 	}
-	if err := a.cancel(); err != nil {
-		return nil, err
+	if cancel != nil && errors.Is(ctx.Err(), context.Canceled) {
+		cancel()
+		return nil, &Error{EDE: edeOther, Err: fmt.Errorf("forward: %w", ctx.Err())}
 	}
-	r := <-done
+	r := <-done // it ends by itself
 	return r.m, r.err
 }
 
@@ -71,12 +70,26 @@ func (p *Pool) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 //
 // cancel is nil if q was refused.
 func (p *Pool) Start(q *dns.Msg, end time.Time, done func(*dns.Msg, error)) (cancel func()) {
-	a, err := p.start(q, end, done)
+	question, err := newQuestion(q)
+	if err != nil {
+		err = &Error{EDE: edeOther, Err: err}
+	} else {
+		err = p.admit(question.Name)
+	}
 	if err != nil {
 		done(nil, err)
 		return nil
 	}
-	return func() { _ = a.cancel() }
+	a := &attempt{pool: p, question: question, end: time.Now().Add(p.cfg.Timeout), done: done}
+	a.timer.due = a.due
+	if !end.IsZero() && end.Before(a.end) {
+		a.end = end
+	}
+	a.alive, a.dead = p.plan()
+	a.mu.Lock()
+	defer a.unlock()
+	a.ask(time.Now())
+	return a.cancel
 }
 
 // attempt is the state of one exchange. Its events are start, replied, failed,
@@ -107,15 +120,13 @@ type attempt struct {
 	edes []dns.EDNS0_EDE
 }
 
-// start makes the attempt for q and sends its first query. It returns an error if q is
-// invalid or a limit is reached.
-func (p *Pool) start(q *dns.Msg, end time.Time, done func(*dns.Msg, error)) (*attempt, error) {
-	ask, err := newQuestion(q)
-	if err != nil {
-		return nil, &Error{EDE: edeOther, Err: err}
-	}
-	if !p.covers(ask.Name) {
-		return nil, ErrNotMine
+// admit counts an exchange about name. It returns an error if name is for other sources
+// or a limit is reached.
+func (p *Pool) admit(name string) (err error) {
+	below := dns.CountLabel(name) > dns.CountLabel(p.cfg.From) // From itself is not subject to Except
+	excepted := func(e string) bool { return dns.IsSubDomain(e, name) }
+	if !dns.IsSubDomain(p.cfg.From, name) || below && slices.ContainsFunc(p.cfg.Except, excepted) {
+		return ErrNotMine
 	}
 	n := p.active.Add(1)
 	if limit := int64(p.cfg.MaxConcurrent); limit > 0 && n > limit {
@@ -126,22 +137,26 @@ func (p *Pool) start(q *dns.Msg, end time.Time, done func(*dns.Msg, error)) (*at
 	}
 	if err != nil {
 		p.active.Add(-1)
-		return nil, &Error{EDE: edeOther, Text: err.Error(), Err: err}
+		return &Error{EDE: edeOther, Text: err.Error(), Err: err}
 	}
-	a := &attempt{pool: p, question: ask, end: time.Now().Add(p.cfg.Timeout), done: done}
-	a.timer.due = a.due
-	if !end.IsZero() && end.Before(a.end) {
-		a.end = end
-	}
-	a.alive, a.dead = p.plan()
-	a.mu.Lock()
-	defer a.unlock()
-	a.ask(time.Now())
-	return a, nil
+	return nil
 }
 
-// unlock ends an event. It calls done if there is a result.
+// unlock ends an event. It sets the timer for when there is something to do, and calls
+// done if there is a result.
 func (a *attempt) unlock() {
+	if !a.over {
+		at := a.end
+		if !a.waits && a.next.Before(at) {
+			at = a.next
+		}
+		for _, q := range a.tries[:a.tried] {
+			if !q.hasResult && q.late.Before(at) {
+				at = q.late
+			}
+		}
+		a.pool.timers.set(&a.timer, at)
+	}
 	done, m, err := a.done, a.m, a.err
 	if done == nil || !a.over && !a.early {
 		a.mu.Unlock()
@@ -165,7 +180,6 @@ func (a *attempt) ask(now time.Time) {
 	}
 	for s := a.pick(); s != nil; s = a.pick() {
 		if a.query(s, now, false) {
-			a.setTimer()
 			return
 		}
 	}
@@ -176,7 +190,6 @@ func (a *attempt) ask(now time.Time) {
 	if a.probe { // the probe has failed, but a late reply still counts
 		a.early, a.err = true, a.failure()
 	}
-	a.setTimer()
 }
 
 // mayNotSend reports whether the outage prevents sending a.
@@ -193,7 +206,6 @@ func (a *attempt) mayNotSend(now time.Time) bool {
 	} else if !a.waits && !a.anyPending() {
 		a.fail()
 	}
-	a.setTimer()
 	return true
 }
 
@@ -210,7 +222,6 @@ func (a *attempt) resume(trial bool) {
 		a.ask(now)
 	default:
 		a.another(now)
-		a.setTimer()
 	}
 }
 
@@ -266,23 +277,6 @@ func (a *attempt) send(q *query, now time.Time, fresh bool) error {
 	return nil
 }
 
-// setTimer makes due be called when there is something to do.
-func (a *attempt) setTimer() {
-	if a.over {
-		return
-	}
-	at := a.end
-	if !a.waits && a.next.Before(at) {
-		at = a.next
-	}
-	for _, q := range a.tries[:a.tried] {
-		if !q.hasResult && q.late.Before(at) {
-			at = q.late
-		}
-	}
-	a.pool.timers.set(&a.timer, at)
-}
-
 // due handles the timer: a query without a reply, the next query, or the end.
 func (a *attempt) due() {
 	a.mu.Lock()
@@ -307,7 +301,6 @@ func (a *attempt) due() {
 	if !a.over && !a.waits && !a.inFlight() {
 		a.ask(now)
 	}
-	a.setTimer()
 }
 
 // timedOut counts q as failed, because it got no reply in time. q stays pending, so
@@ -343,13 +336,14 @@ func (a *attempt) replied(q *query, m *dns.Msg) {
 		return
 	}
 	q.via.release(q, true)
-	a.pool.heard(q, m, now)
+	kind := kindOf(m)
+	a.pool.heard(q, m, kind, now)
 	if a.over {
 		a.unwatch(false)
 		return
 	}
 	a.pool.hedges.earn()
-	if q.size > 0 && deniesEDNS(m) {
+	if q.size > 0 && kind == replyDenies {
 		q.denied = true
 		if !a.probe {
 			q.s.metrics.requests.Inc()
@@ -365,7 +359,7 @@ func (a *attempt) replied(q *query, m *dns.Msg) {
 		a.resend(q, true, q.size, false)
 		return
 	}
-	if q.cut != nil && kindOf(m) == replyFails {
+	if q.cut != nil && kind >= replyFails {
 		q.s.metrics.truncated.Inc()
 		m = q.cut
 	}
@@ -388,9 +382,7 @@ func (a *attempt) resend(q *query, stream bool, size uint16, fresh bool) {
 	a.racing = true
 	if err := a.send(n, now, fresh); err != nil {
 		a.queryFailed(n, err)
-		return
 	}
-	a.setTimer()
 }
 
 // failed handles an error of the port or connection on which q waits.
@@ -538,20 +530,15 @@ func (a *attempt) unwatch(silent bool) {
 	a.pool.timers.set(&a.timer, time.Time{})
 }
 
-// cancel ends the exchange and returns its error so far; nil if the exchange had
-// ended.
-func (a *attempt) cancel() error {
+// cancel ends the exchange, unless it has ended. done is not called any more.
+func (a *attempt) cancel() {
 	a.mu.Lock()
 	defer a.unlock()
 	if a.over || a.done == nil {
-		return nil
+		return
 	}
 	a.done, a.cancelled = nil, true
 	a.fail()
-	if a.err == nil { // a lame referral or a truncated answer
-		return a.failure()
-	}
-	return a.err
 }
 
 // failure makes the error from the results of all queries.
@@ -578,9 +565,6 @@ func (a *attempt) failure() *Error {
 		e.EDE = edeNetworkError
 	case len(errs) > 0:
 		e.EDE = edeNoReachableAuthority
-	case a.cancelled:
-		e.EDE = edeOther
-		errs = append(errs, context.Canceled)
 	case a.waits:
 		return a.pool.downError
 	default:

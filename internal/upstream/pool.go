@@ -204,22 +204,6 @@ func (p *Pool) SetLimits(l Limits) {
 	p.bounds.Store(&l)
 }
 
-// covers reports whether p answers questions for name.
-func (p *Pool) covers(name string) bool {
-	if !dns.IsSubDomain(p.cfg.From, name) {
-		return false
-	}
-	if dns.CountLabel(name) == dns.CountLabel(p.cfg.From) {
-		return true // From itself is not subject to Except
-	}
-	for _, e := range p.cfg.Except {
-		if dns.IsSubDomain(e, name) {
-			return false
-		}
-	}
-	return true
-}
-
 // SetEndpoints replaces the servers. Those that stay keep their connections
 // and their health. Those that are removed close once their exchanges end.
 // Unusable and repeated endpoints are left out.

@@ -328,13 +328,19 @@ const (
 	replyAnswers replyKind = iota // the rcode is about the name
 	replyLame                     // the referral of a server that does not serve the name
 	replyFails                    // the rcode is about the server
+	replyDenies                   // the same, and it may reject the OPT record of the query
 )
 
 // kindOf returns the kind of m. A lame referral has no answer, no SOA and no recursion.
+// A server that sends an OPT record itself does not reject that of the query (RFC 6891
+// section 7), except for its version.
 func kindOf(m *dns.Msg) replyKind {
 	switch {
 	case m.Rcode == dns.RcodeNameError, m.Rcode == dns.RcodeYXDomain:
 		return replyAnswers
+	case m.Rcode == dns.RcodeBadVers,
+		(m.Rcode == dns.RcodeFormatError || m.Rcode == dns.RcodeNotImplemented) && m.IsEdns0() == nil:
+		return replyDenies
 	case m.Rcode != dns.RcodeSuccess:
 		return replyFails
 	case m.Authoritative, m.RecursionAvailable, m.Truncated, len(m.Answer) > 0:
@@ -350,18 +356,6 @@ func kindOf(m *dns.Msg) replyKind {
 		}
 	}
 	return kind
-}
-
-// deniesEDNS reports whether m may reject the OPT record of the query, RFC 6891
-// section 7. A server that sends an OPT record itself supports EDNS.
-func deniesEDNS(m *dns.Msg) bool {
-	switch m.Rcode {
-	case dns.RcodeBadVers:
-		return true
-	case dns.RcodeFormatError, dns.RcodeNotImplemented:
-		return m.IsEdns0() == nil
-	}
-	return false
 }
 
 // verdict is the reason why a message is or is not the reply to a query. It is a

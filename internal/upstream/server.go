@@ -144,10 +144,10 @@ func (s *server) setDead(dead bool) (changed bool) {
 
 // heard records what the reply m to q, even a late one, shows about q's server. The
 // server's earlier failures no longer count.
-func (p *Pool) heard(q *query, m *dns.Msg, now time.Time) {
+func (p *Pool) heard(q *query, m *dns.Msg, kind replyKind, now time.Time) {
 	s := q.s
 	s.metrics.rtt.Store(int64(s.rtt.observe(now.Sub(q.sent))))
-	if q.size > 0 && !deniesEDNS(m) && !q.stream {
+	if q.size > 0 && kind != replyDenies && !q.stream {
 		s.edns.replied(p.cfg.Now(), m.IsEdns0() != nil)
 	}
 	s.mu.Lock()
@@ -397,7 +397,12 @@ func (r *rtt) observe(d time.Duration) time.Duration {
 		r.smoothed = d
 	}
 	r.smoothed += (d - r.smoothed) / 8
-	r.counts[rttBucket(d)]++
+	bucket := 0
+	if d >= 1<<rttFirst {
+		octave := bits.Len64(uint64(d)) - 1
+		bucket = min((octave-rttFirst)*4+int(d>>(octave-2))&3, rttBuckets-1)
+	}
+	r.counts[bucket]++
 	r.total++
 	if r.since++; r.since < rttRecount {
 		return r.smoothed
@@ -424,14 +429,6 @@ func (r *rtt) quantile() time.Duration {
 		}
 	}
 	return rttEdge(1)
-}
-
-func rttBucket(d time.Duration) int {
-	if d < 1<<rttFirst {
-		return 0
-	}
-	octave := bits.Len64(uint64(d)) - 1
-	return min((octave-rttFirst)*4+int(d>>(octave-2))&3, rttBuckets-1)
 }
 
 // rttEdge is the lower edge of bucket i.

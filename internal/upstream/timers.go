@@ -28,8 +28,15 @@ func (ts *timers) set(t *timer, at time.Time) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	ts.move(t, at)
-	if !ts.running {
-		ts.arm()
+	if ts.running || len(ts.heap) == 0 {
+		return
+	}
+	switch next := ts.heap[0].at; {
+	case ts.clock == nil:
+		ts.armed, ts.clock = next, time.AfterFunc(time.Until(next), ts.run)
+	case ts.armed.IsZero() || next.Before(ts.armed): // a clock that is early is not set again
+		ts.armed = next
+		ts.clock.Reset(time.Until(next))
 	}
 }
 
@@ -78,24 +85,6 @@ func (ts *timers) sift(i int) {
 	h[i-1], t.place = t, i
 }
 
-// arm makes clock start run no later than the earliest timer; ts.mu is held. A
-// clock that is early costs less than setting it for each change.
-func (ts *timers) arm() {
-	if len(ts.heap) == 0 {
-		return
-	}
-	at := ts.heap[0].at
-	switch {
-	case ts.clock == nil:
-		ts.clock = time.AfterFunc(time.Until(at), ts.run)
-	case ts.armed.IsZero() || at.Before(ts.armed):
-		ts.clock.Reset(time.Until(at))
-	default:
-		return
-	}
-	ts.armed = at
-}
-
 func (ts *timers) run() {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -112,5 +101,8 @@ func (ts *timers) run() {
 		ts.mu.Lock()
 	}
 	ts.running = false
-	ts.arm()
+	if len(ts.heap) > 0 {
+		ts.armed = ts.heap[0].at
+		ts.clock.Reset(time.Until(ts.armed))
+	}
 }
