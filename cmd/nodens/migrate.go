@@ -6,9 +6,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v3"
 
@@ -16,19 +18,22 @@ import (
 	"github.com/nodens-dns/nodens/internal/migrate"
 )
 
-// defaultImage replaces node-cache's image.
-const defaultImage = "ghcr.io/nodens-dns/nodens:latest"
-
 // errRefused: part of a manifest will not work.
 var errRefused = errors.New("migrate: change what is refused first")
 
-const migrateHelp = `usage: nodens migrate [-image IMAGE] [-redirect off|auto|on] [-o yaml|report] FILE...
+const migrateHelp = `usage: nodens migrate -image IMAGE [-redirect off|auto|on] [-assume-imports] [-o yaml|report] FILE...
 
 Reads the manifests of node-cache (NodeLocal DNSCache), including its ConfigMap,
-and prints them for nodens. FILE - is standard input. The report, on standard
+and prints them for nodens, JSON as JSON. FILE - is standard input. The report, on standard
 error, lists what stays, what changes and what is refused. With -o report, only
 the report is printed, to standard output. With -redirect, the pods also get what
 socket redirection needs. migrate does not contact a cluster.
+
+  -image IMAGE      the image of nodens, in a registry that your nodes can pull from.
+                    None is published yet: build one with make image IMAGE=…, and
+                    push it
+  -assume-imports   accept files that the Corefile imports and that are missing here,
+                    because another container makes them on the node
 
 Exit status: 0 everything will work; 1 something is refused, or an error;
 2 a wrong command line.
@@ -37,13 +42,15 @@ Exit status: 0 everything will work; 1 something is refused, or an error;
 // migrateFlags is the command line of migrate.
 type migrateFlags struct {
 	image, redirect string
+	assumeImports   bool
 	reportOnly      bool
 	files           []string
 }
 
 func (f *migrateFlags) set() *flag.FlagSet {
 	fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
-	fs.StringVar(&f.image, "image", defaultImage, "`image` of nodens")
+	fs.StringVar(&f.image, "image", "", "`image` of nodens")
+	fs.BoolVar(&f.assumeImports, "assume-imports", false, "accept files that the Corefile imports and that are missing here")
 	fs.Func("o", "print the manifests as yaml, or the `report` only (default yaml)", func(s string) error {
 		f.reportOnly = s == "report"
 		if s != "yaml" && s != "report" {
@@ -64,8 +71,11 @@ func (f *migrateFlags) set() *flag.FlagSet {
 func migrateCommand(e env) *cli.Command {
 	f := new(migrateFlags)
 	return command(e, "migrate", "FILE...", "convert manifests of node-cache to nodens", migrateHelp, cliFlags(f.set()), func(_ context.Context, c *cli.Command) error {
-		if c.NArg() == 0 || f.image == "" {
+		switch {
+		case c.NArg() == 0:
 			return wrongUsage(e, "%s", migrateHelp)
+		case f.image == "":
+			return wrongUsage(e, "-image is missing: no image of nodens is published yet; build one (make image IMAGE=REGISTRY/nodens:TAG), push it, and name it here")
 		}
 		f.files = c.Args().Slice()
 		return migrateManifests(e, f)
@@ -78,7 +88,7 @@ func migrateManifests(e env, f *migrateFlags) error {
 	if err != nil {
 		return err
 	}
-	out, report, err := migrate.Run(migrate.Config{Image: f.image, Redirect: f.redirect, Check: checkStart}, files...)
+	out, report, err := migrate.Run(migrate.Config{Image: f.image, Redirect: f.redirect, Check: f.checkStart}, files...)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
@@ -113,9 +123,27 @@ func readManifests(names []string, stdin io.Reader) ([]migrate.File, error) {
 	return files, nil
 }
 
+// runtimeFiles is a file system that has every file, and all are empty.
+type runtimeFiles struct{}
+
+func (runtimeFiles) Open(name string) (fs.File, error) { return emptyFile(name), nil }
+
+// emptyFile is a file and its own information.
+type emptyFile string
+
+func (f emptyFile) Stat() (fs.FileInfo, error) { return f, nil }
+func (emptyFile) Read([]byte) (int, error)     { return 0, io.EOF }
+func (emptyFile) Close() error                 { return nil }
+func (f emptyFile) Name() string               { return string(f) }
+func (emptyFile) Size() int64                  { return 0 }
+func (emptyFile) Mode() fs.FileMode            { return 0 }
+func (emptyFile) ModTime() time.Time           { return time.Time{} }
+func (emptyFile) IsDir() bool                  { return false }
+func (emptyFile) Sys() any                     { return nil }
+
 // checkStart returns why the daemon would not start. It uses a made-up cluster IP,
 // because only the node knows the real one.
-func checkStart(s migrate.Start) (warnings []error, err error) {
+func (m *migrateFlags) checkStart(s migrate.Start) (warnings []error, err error) {
 	var stderr strings.Builder
 	f, err := parseFlags(s.Args, &stderr)
 	if err != nil {
@@ -127,16 +155,24 @@ func checkStart(s migrate.Start) (warnings []error, err error) {
 	text := s.Corefile
 	if s.Base {
 		t := config.Template{
-			LocalIPs: f.LocalIPs, DNSPort: f.DNSPort, ClusterDNS: netip.AddrFrom4([4]byte{10, 96, 0, 10}),
+			LocalIPs: f.LocalIPs, DNSPort: f.DNSPort, ClusterDNS: netip.AddrFrom4([4]byte{192, 0, 2, 53}),
 			ClusterDomain: f.ClusterDomain, PrometheusEndpoint: f.Prometheus,
 		}
 		if text, err = t.Render(s.Name, text); err != nil {
 			return nil, err
 		}
 	}
-	cfg, err := config.Parse(s.Name, text, config.Source{Getenv: func(name string) string { return s.Env[name] }})
+	src := config.Source{Getenv: func(name string) string { return s.Env[name] }}
+	if m.assumeImports {
+		src.Files = runtimeFiles{}
+	}
+	cfg, err := config.Parse(s.Name, text, src)
 	if err != nil {
 		return nil, err
 	}
-	return cfg.Warnings, cfg.Overlap(f.DNSPort)
+	warnings = cfg.Warnings
+	if imports := cfg.Files[1:]; len(imports) > 0 {
+		warnings = append(warnings, fmt.Errorf("it imports files that migrate did not see: %s", strings.Join(imports, ", ")))
+	}
+	return warnings, errors.Join(cfg.Overlap(f.DNSPort), cfg.Loops(f.DNSPort))
 }

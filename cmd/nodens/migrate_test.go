@@ -33,10 +33,7 @@ func TestMigrate(t *testing.T) {
 	for _, in := range inputs {
 		name := strings.TrimSuffix(filepath.Base(in), ".yaml")
 		t.Run(name, func(t *testing.T) {
-			var args []string
-			if strings.HasPrefix(name, "redirect-") {
-				args = []string{"-redirect", strings.TrimPrefix(name, "redirect-")}
-			}
+			args := migrateArgs(name)
 			out, report, err := migrateFile(t, "", append(args, in)...)
 			if (name == "refused") != errors.Is(err, errRefused) || err != nil && name != "refused" {
 				t.Fatalf("%v\n%s", err, report)
@@ -52,6 +49,27 @@ func TestMigrate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// migrateArgs returns the flags for an input of testdata/migrate.
+func migrateArgs(name string) []string {
+	mode, redirect := strings.CutPrefix(name, "redirect-")
+	switch {
+	case redirect:
+		return []string{"-redirect", mode}
+	case name == "gardener":
+		return []string{"-assume-imports"}
+	}
+	return nil
+}
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func golden(t *testing.T, path, got string) {

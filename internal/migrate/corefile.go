@@ -81,9 +81,17 @@ func (m corefile) refuses(s Start, where string) (warnings []error, ok bool) {
 		return warnings, true
 	}
 	for line := range strings.Lines(err.Error()) {
-		m.refused("%s: %s", where, strings.TrimSpace(line))
+		m.refused("%s: %s%s", where, strings.TrimSpace(line), importHint(line))
 	}
 	return warnings, false
+}
+
+// importHint says what to do about an imported file that the manifests do not have.
+func importHint(line string) string {
+	if !strings.Contains(line, ": import: cannot read ") {
+		return ""
+	}
+	return "; if another container makes the file on the node, use -assume-imports"
 }
 
 // withReady adds a ready directive before the health directive, with its host, or
@@ -172,28 +180,48 @@ func patchScalar(d *document, n *yaml.Node, text string) {
 	first := slices.IndexFunc(lines, func(l string) bool { return !slices.Contains(old, l) })
 	n.Value = text
 	source := strings.SplitAfter(d.text, "\n")
-	at := n.Line + 1 + first - d.first // n.Line is that of the "|"
-	if d.edited || n.Style&yaml.LiteralStyle == 0 || first < 0 || at >= len(source) {
+	at := n.Line + 1 + first - d.first + d.insertedAbove(n) // n.Line is that of the "|"
+	if d.edited || n.Style&yaml.LiteralStyle == 0 || first < 0 || first >= len(old) || at >= len(source) ||
+		strings.TrimSpace(source[at]) != strings.TrimSpace(old[first]) {
 		d.edited = true
+		asBlock(n)
 		return
 	}
-	neighbour := source[at]
-	if strings.TrimSpace(neighbour) != strings.TrimSpace(old[first]) {
-		d.edited = true
-		return
-	}
-	indent := neighbour[:strings.Index(neighbour, strings.TrimLeft(old[first], " \t"))]
+	indent := source[at][:strings.Index(source[at], strings.TrimLeft(old[first], " \t"))]
 	margin := len(old[first]) - len(strings.TrimLeft(old[first], " \t"))
 	d.text = strings.Join(slices.Insert(source, at, indent[:len(indent)-margin]+lines[first]), "")
-	d.patched = true
+	d.inserted = append(d.inserted, n)
 }
+
+// asBlock makes the encoder print n as a literal block, which cannot have spaces at the
+// end of a line.
+func asBlock(n *yaml.Node) {
+	lines := strings.Split(n.Value, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " \t\r")
+	}
+	n.Value, n.Style = strings.Join(lines, "\n"), yaml.LiteralStyle
+}
+
+// probeHosts removes the address 0.0.0.0 or :: from probes. To the kubelet it means the
+// node, not the pod.
+func (m *migration) probeHosts(o *object, c *container) {
+	for _, probe := range []string{"livenessProbe", "readinessProbe", "startupProbe"} {
+		get := find(c.Node, probe, "httpGet")
+		if host := scalar(get, "host"); host != "" && unspecified(host) {
+			remove(get, "host")
+			m.changed("%s: host %s is removed from %s: the kubelet then probes the pod's address", o, host, probe)
+		}
+	}
+}
+
+// unspecified reports whether host names no address: it is empty or a wildcard.
+func unspecified(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
 
 // probes makes the pod ready once nodens has answered its own query, and not ready
 // from SIGTERM on.
 func (m *migration) probes(o *object, c *container, ready string) {
-	if child(c.Node, "livenessProbe") != nil {
-		m.same("%s: livenessProbe", o)
-	}
+	m.probeHosts(o, c)
 	if ready == "" {
 		return
 	}
@@ -205,11 +233,11 @@ func (m *migration) probes(o *object, c *container, ready string) {
 	if h := scalar(c.Node, "livenessProbe", "httpGet", "host"); h != "" {
 		host = h
 	}
-	if host != "" {
+	if !unspecified(host) {
 		get.Content = append([]*yaml.Node{node("host"), node(host)}, get.Content...)
 	}
 	probe := child(c.Node, "readinessProbe")
-	if probe == nil {
+	if probe == nil || probe.Kind != yaml.MappingNode {
 		probe = pairs("httpGet", get, "periodSeconds", 5)
 	} else if old := find(probe, "httpGet"); old != nil && scalar(old, "path") == "/ready" {
 		return

@@ -14,6 +14,7 @@ import (
 // daemonSet migrates one container and the DaemonSet around it.
 func (m *migration) daemonSet(o *object, c *container) {
 	o.doc.edited = true
+	args, liveness := slices.Clone(c.args), clone(child(c.Node, "livenessProbe"))
 	other := m.image(o, c)
 	m.command(o, c)
 	if other && c.hostNetwork() {
@@ -30,6 +31,25 @@ func (m *migration) daemonSet(o *object, c *container) {
 	m.pidfile(o, c)
 	m.strategy(o)
 	m.grace(o, c)
+	m.memory(o, c)
+	m.stays(o, c, args, liveness)
+}
+
+// stays reports what has not changed. args and liveness are of the input.
+func (m *migration) stays(o *object, c *container, args []string, liveness *yaml.Node) {
+	var kept []string
+	for i, a := range args {
+		changes := func(i int) bool { return i < len(args) && !slices.Contains(c.args, args[i]) }
+		if !changes(i) && !(strings.HasPrefix(a, "-") && changes(i+1)) {
+			kept = append(kept, a)
+		}
+	}
+	if len(kept) > 0 {
+		m.same("%s: arguments %s", o, strings.Join(kept, " "))
+	}
+	if liveness != nil && equal(liveness, child(c.Node, "livenessProbe")) {
+		m.same("%s: livenessProbe", o)
+	}
 	m.same("%s: name, labels, selector, service account, tolerations, resources, metrics port and the mounted ConfigMaps", o)
 	if len(list(c.pod, "containers"))+len(list(c.pod, "initContainers")) > 1 {
 		m.lookAt("%s: its other containers were not changed", o)
@@ -73,7 +93,6 @@ func (m *migration) command(o *object, c *container) {
 	if slices.ContainsFunc(c.args, func(a string) bool { return strings.Contains(a, "__PILLAR__") }) {
 		m.lookAt("%s: its arguments have placeholders (__PILLAR__…); replace them as for node-cache", o)
 	}
-	m.same("%s: arguments %s", o, strings.Join(c.args, " "))
 }
 
 // clients accepts clients that use the default route: in a pod's own network these
@@ -177,6 +196,13 @@ func (m *migration) privileges(o *object, c *container) {
 	}
 	if changed {
 		m.changed("%s: %s becomes the capabilities %s and a read-only root file system", o, was, strings.Join(add, ", "))
+	}
+}
+
+// memory says what follows without a memory limit.
+func (m *migration) memory(o *object, c *container) {
+	if scalar(c.Node, "resources", "limits", "memory") == "" {
+		m.lookAt("%s: has no memory limit, so the cache takes up to 64 MiB and up to 16384 lookups are in flight; set resources.limits.memory, for example to 128Mi, and nodens fits itself into it", o)
 	}
 }
 

@@ -16,11 +16,22 @@ type document struct {
 	first     int // line of text in the stream, from 1
 	root      *yaml.Node
 	objects   []*object
-	edited    bool // root has changed: write root
-	patched   bool // text has changed
+	edited    bool         // root has changed: write root
+	inserted  []*yaml.Node // scalars that have got a line more in text
 }
 
-func (d *document) touched() bool { return d.edited || d.patched }
+func (d *document) touched() bool { return d.edited || len(d.inserted) > 0 }
+
+// insertedAbove returns the number of lines inserted into scalars above n.
+func (d *document) insertedAbove(n *yaml.Node) int {
+	count := 0
+	for _, other := range d.inserted {
+		if other.Line < n.Line {
+			count++
+		}
+	}
+	return count
+}
 
 // object is a Kubernetes object: a document, or an item of a List.
 type object struct {
@@ -152,9 +163,16 @@ func (ds documents) join() (string, error) {
 	return b.String(), nil
 }
 
-// encode writes the tree and keeps the indentation of lists.
+// encode writes the tree, as JSON if the document was JSON. In YAML it keeps the
+// indentation of lists.
 func (d *document) encode() (string, error) {
 	var b bytes.Buffer
+	if strings.HasPrefix(strings.TrimSpace(d.text), "{") {
+		if err := writeJSON(&b, d.root.Content[0]); err != nil {
+			return "", err
+		}
+		return b.String(), nil
+	}
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
 	if compact(d.root) >= 0 {

@@ -58,6 +58,7 @@ func Run(cfg Config, files ...File) (out string, r *Report, err error) {
 		docs = append(docs, more...)
 	}
 	m := &migration{Config: cfg, documents: docs, Report: &Report{}}
+	m.exported()
 	found := 0
 	for _, o := range m.objects("DaemonSet") {
 		for _, c := range nodeCaches(o) {

@@ -124,7 +124,7 @@ func TestReady(t *testing.T) {
 		{"bare", "  Corefile.base: |\n    . {\n      health\n    }\n", "      ready :8181\n      health\n", "", "8181"},
 		{"without health", "  Corefile.base: |\n    (s) {\n      errors\n    }\n    . {\n      import s\n    }\n", "    . {\n        ready 169.254.20.10:8181\n      import s\n", "169.254.20.10", "8181"},
 		{"there already", "  Corefile.base: |\n    . {\n      health\n      ready :9000\n    }\n", "      ready :9000\n", "", "9000"},
-		{"quoted", `  Corefile.base: ". {\n  health 169.254.20.10:8080\n}\n"` + "\n", `\n  ready 169.254.20.10:8181\n  health`, "169.254.20.10", "8181"},
+		{"quoted", `  Corefile.base: ". {\n  health 169.254.20.10:8080\n}\n"` + "\n", "\n      ready 169.254.20.10:8181\n      health", "169.254.20.10", "8181"},
 		{"folded", "  Corefile.base: >\n    . {\n\n      health 169.254.20.10:8080\n\n    }\n", "ready 169.254.20.10:8181", "169.254.20.10", "8181"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

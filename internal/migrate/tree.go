@@ -20,10 +20,10 @@ func child(n *yaml.Node, key string) *yaml.Node {
 	if n == nil || n.Kind != yaml.MappingNode {
 		return nil
 	}
-	if i := index(n, key); i >= 0 {
+	if i := index(n, key); i >= 0 && n.Content[i+1].Tag != "!!null" {
 		return n.Content[i+1]
 	}
-	return nil
+	return nil // an empty value, too
 }
 
 // index returns the index of a key in a mapping's content, or -1.
@@ -109,8 +109,24 @@ func pairs(keysAndValues ...any) *yaml.Node {
 	return n
 }
 
+// clone returns a copy of a tree.
+func clone(n *yaml.Node) *yaml.Node {
+	if n == nil {
+		return nil
+	}
+	c := *n
+	c.Content = make([]*yaml.Node, len(n.Content))
+	for i := range n.Content {
+		c.Content[i] = clone(n.Content[i])
+	}
+	return &c
+}
+
 // equal reports whether two trees have the same values.
 func equal(a, b *yaml.Node) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
 	if a.Kind != b.Kind || a.Value != b.Value || len(a.Content) != len(b.Content) {
 		return false
 	}

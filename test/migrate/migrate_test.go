@@ -78,7 +78,7 @@ func TestFirstRollOut(t *testing.T) {
 	}
 	n := lab.NewNetns(t, "node", localIP+"/32")
 	oldArgs, oldCorefile := read(t, string(before))
-	after, _, status := lab.Command{Netns: n, Args: []string{bin, "migrate", input}}.Output(t)
+	after, _, status := lab.Command{Netns: n, Args: []string{bin, "migrate", "-image", "example.org/nodens:v1", input}}.Output(t)
 	if status != 0 {
 		t.Fatalf("migrate: status %d", status)
 	}
