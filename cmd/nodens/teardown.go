@@ -14,27 +14,34 @@ import (
 
 	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/internal/daemon"
+	"github.com/nodens-dns/nodens/internal/doctor"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
-const teardownHelp = `usage: nodens teardown [-wait DURATION] [-hold] [the daemon's flags]
+const teardownHelp = `usage: nodens teardown [-wait DURATION] [-hold] [-force] [the daemon's flags]
 
 Removes from the host everything that nodens has set up: the local addresses and
 their link, the netfilter rules, socket redirection, and the files of -cache-snapshot
-with their directory.
+with their directory. Stop the daemon first: one that runs repairs its addresses and
+rules at once.
 
   -wait DURATION first wait until no process listens on the addresses of -localip,
                  and remove nothing if one does after that time
   -hold          remove nothing and end on SIGTERM, for deploy/teardown.yaml
 
-Exit status: 0 removed, or there was nothing; 1 an error; 2 a wrong command line.
+  -force         if a daemon runs, detach socket redirection only; it stays detached
+                 until the daemon restarts
+
+Exit status: 0 removed, or there was nothing; 1 a daemon runs, or an error; 2 a wrong
+command line.
 `
 
 // teardownFlags are the daemon's flags and teardown's own.
 type teardownFlags struct {
 	*flags
-	wait time.Duration
-	hold bool
+	wait  time.Duration
+	hold  bool
+	force bool
 }
 
 func teardownCommand(e env) *cli.Command {
@@ -53,6 +60,7 @@ func teardownCommand(e env) *cli.Command {
 func (f *teardownFlags) setOwn() *flag.FlagSet {
 	fs := flag.NewFlagSet("teardown", flag.ContinueOnError)
 	fs.DurationVar(&f.wait, "wait", 0, "wait for this `duration` until nodens has stopped")
+	fs.BoolVar(&f.force, "force", false, "if a daemon runs, detach socket redirection only")
 	fs.BoolVar(&f.hold, "hold", false, "remove nothing and end on SIGTERM")
 	return fs
 }
@@ -60,6 +68,11 @@ func (f *teardownFlags) setOwn() *flag.FlagSet {
 func (f *teardownFlags) run(ctx context.Context, e env) error {
 	if err := f.awaitStop(ctx); err != nil {
 		return err
+	}
+	if pid := runningPID(); pid != "" && f.force {
+		return bpf.Teardown(f.Redirect.PinDir)
+	} else if pid != "" {
+		return fmt.Errorf("teardown: nodens runs (%s): it would repair its addresses and rules at once, and pods would lose redirection until it restarts; stop it first, or detach redirection alone with -force", pid)
 	}
 	err := errors.Join(bpf.Teardown(f.Redirect.PinDir), netsetup.Teardown(ctx, f.HostConfig()), daemon.RemoveSnapshot(f.CacheSnapshot))
 	if err != nil {
@@ -70,6 +83,18 @@ func (f *teardownFlags) run(ctx context.Context, e env) error {
 		removed = append(removed, f.CacheSnapshot)
 	}
 	return printLine(e, "nothing of nodens is left on this node: "+strings.Join(removed, ", "))
+}
+
+// runningPID names the daemon in this network, or is empty.
+func runningPID() string {
+	running, found, err := doctor.FindDaemon("/proc")
+	switch {
+	case errors.Is(err, doctor.ErrSeveralDaemons):
+		return "several processes"
+	case found:
+		return fmt.Sprintf("pid %d", running.PID)
+	}
+	return ""
 }
 
 // awaitStop waits until no process listens on the local addresses. A nodens that

@@ -120,11 +120,15 @@ func TestTeardown(t *testing.T) {
 	n.wantRestored(t, "after teardown without arguments")
 
 	d := n.start(t, bothLocal...)
-	if _, errs, status := n.nodens(t, teardown...); status != 1 || !strings.Contains(errs, "its process still runs") {
+	if _, errs, status := n.nodens(t, teardown...); status != 1 || !strings.Contains(errs, fmt.Sprintf("teardown: nodens runs (pid %d): ", d.PID())) || !strings.Contains(errs, "-force") {
 		t.Errorf("beside a running process: status %d\n%s", status, errs)
 	}
-	d.Err.WaitFor(t, 0, `drifted, repaired" object=rules`)
-	d.Err.WaitFor(t, 0, `drifted, repaired" object=addresses`)
+	if _, errs, status := n.nodens(t, append(teardown, "-force")...); status != 0 {
+		t.Errorf("beside a running process with -force: status %d\n%s", status, errs)
+	}
+	if out, errs, status := n.nodens(t, append([]string{"status"}, bothLocal...)...); status != 0 {
+		t.Errorf("after teardown -force: status %d\n%s%s", status, out, errs)
+	}
 	d.stop(t)
 	n.wantRestored(t, "after SIGTERM")
 }
