@@ -205,6 +205,9 @@ func (d *daemon) becomeReady(ctx context.Context) error {
 	if err := d.pidfile.write(d.opts.PIDFile, d.opts.Supervisor.PID()); err != nil {
 		d.log.Error("running without a PID file", "error", err) // CoreDNS continues, too
 	}
+	if wrong := d.opts.wrongClusterIP(); wrong != "" {
+		d.log.Warn("pods that query the Service kube-dns do not reach nodens by this address", "error", wrong)
+	}
 	d.probes.ready.Store(true)
 	d.liveness.up(ctx)
 	if err := d.printBanner(); err != nil { // for example a full disk: serve anyway

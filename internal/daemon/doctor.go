@@ -28,6 +28,7 @@ func (o *Options) DoctorConfig(warn func(error)) doctor.Config {
 		ClusterDomain: strings.ToLower(o.ClusterDomain) + ".", ResolvConf: o.Path(hostResolvConf),
 		Needs: d.needs(), Holders: portHolders, Host: d.hostState,
 	}
+	c.WrongClusterIP = o.wrongClusterIP()
 	for _, ip := range o.LocalIPs {
 		c.Addresses = append(c.Addresses, netip.AddrPortFrom(ip, o.DNSPort))
 	}

@@ -14,6 +14,8 @@ type Config struct {
 	Ports     []Port           // other TCP ports that the daemon's configuration names
 	Forwards  []Forward
 
+	WrongClusterIP string // a local IP that should be the cluster IP of kube-dns; empty: none
+
 	ConfigError   error  // why the Corefile is invalid; nil: it is valid
 	ClusterDomain string // as "cluster.local."
 	ResolvConf    string // of the node; empty: /etc/resolv.conf
@@ -136,6 +138,9 @@ func Examine(ctx context.Context, cfg Config) *Report {
 	}
 	if e.ConfigError != nil {
 		e.find(nodeView, "config-invalid", e.ConfigError.Error())
+	}
+	if e.WrongClusterIP != "" {
+		e.find(nodeView, "cluster-ip", e.WrongClusterIP)
 	}
 	e.examineNode(ctx)
 	parallel(func() { e.examineSearch(ctx, nodeView, e.search, nil) }, func() { e.examinePods(ctx) })

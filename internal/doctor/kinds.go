@@ -30,6 +30,8 @@ func servingKinds() []Kind {
 	return []Kind{
 		{"config-invalid", Fault, "nodens does not start with this Corefile. A running nodens keeps using the last valid one.",
 			"Correct the named line. nodens check validates the file without a restart."},
+		{"cluster-ip", Warning, "Pods that query the cluster IP of kube-dns do not reach nodens by this address.",
+			"Set -localip (config.dnsServer of the chart) to the cluster IP: kubectl -n kube-system get service kube-dns."},
 		{"address-missing", Fault, "Pods send queries to this address, but no interface of the node has it.",
 			"Check that nodens runs, and read its log. With -setupinterface=false, add the address yourself."},
 		{"not-serving", Fault, "The node has the address, but no process listens there. Every lookup of the pods fails.",

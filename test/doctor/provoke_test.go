@@ -226,6 +226,10 @@ func servingBreakages() []breakage {
 		{name: "config invalid", args: []string{"-conf", "/etc/Corefile.bad"}, do: func(t *testing.T, w *world) {
 			w.write(t, "Corefile.bad", "example.org {\n    fourward . 192.0.2.1\n}\n")
 		}, want: []string{"fault node config-invalid"}, text: "Corefile.bad:2: fourward"},
+		{
+			name: "wrong cluster IP", flags: []string{"-localip", localIP + ",10.99.0.9"}, args: []string{"-localip", localIP + ",10.99.0.9"},
+			wrap: []string{"env", "KUBE_DNS_SERVICE_HOST=172.20.0.10"}, want: []string{"fault node not-serving", "warning node cluster-ip"}, text: "10.99.0.9, but the Service kube-dns has 172.20.0.10",
+		},
 		{name: "address missing", down: true, want: []string{"fault node address-missing"}},
 		{name: "no server", down: true, do: addAddress, want: []string{"fault node not-serving", "warning node host-drift"}},
 		{name: "port held", down: true, do: func(t *testing.T, w *world) {
