@@ -71,7 +71,7 @@ bench-readme: ## run bench and write its summary to README.md
 bench-calls: ## measure the cost of redirection per connect and sendmsg, in ns (as root)
 	$(GO) test ./bpf -run '^$$' -bench '^Benchmark(SystemCall|Program)$$' -benchtime 0.2s
 
-path: ## print the functions and files that one cache hit and one miss run through
+path: ## print the functions and files of a cache hit and a miss; fail above the limits
 	$(GO) build -cover -covermode=atomic -coverpkg=./... -o bin/path ./test/path
 	@./bin/path
 

@@ -1,15 +1,20 @@
 // Command path prints the functions and files that one cache hit and one plain
-// miss run through. Build it with "make path".
+// miss run through, and fails if they are more than the limits. Build it with
+// "make path".
 //
 // It serves a zone with a cache and one UDP upstream over loopback, warms up,
-// clears the coverage counters, sends one query, and reads the counters.
+// clears the coverage counters, sends one query, and reads the counters. Of some
+// queries, the one with the fewest functions counts: the others met a timer of an
+// earlier query, an empty pool of memory, or a table that had to grow.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -46,29 +51,38 @@ func run() error {
 			return err
 		}
 	}
-	for _, q := range []struct{ kind, name string }{{"hit", "warm0.example.org."}, {"miss", "new.example.org."}} {
-		functions, err := trace(func() error { return ask(addr, q.name) })
+	return errors.Join(
+		check("hit", 63, 16, func(int) error { return ask(addr, "warm0.example.org.") }),
+		check("miss", 120, 20, func(i int) error { return ask(addr, fmt.Sprintf("new%d.example.org.", i)) }),
+	)
+}
+
+// check prints the functions of a query by file. It returns an error if there are
+// more functions or files than allowed.
+func check(kind string, maxFunctions, maxFiles int, query func(i int) error) error {
+	var fewest map[string][]string
+	n := 0
+	for i := range 5 {
+		functions, err := trace(func() error { return query(i) })
 		if err != nil {
 			return err
 		}
-		print(q.kind, functions)
+		sum := 0
+		for _, names := range functions {
+			sum += len(names)
+		}
+		if fewest == nil || sum < n {
+			fewest, n = functions, sum
+		}
+	}
+	fmt.Printf("%s: %d functions in %d files\n", kind, n, len(fewest))
+	for _, f := range slices.Sorted(maps.Keys(fewest)) {
+		fmt.Printf("  %-32s %s\n", f, strings.Join(fewest[f], " "))
+	}
+	if n > maxFunctions || len(fewest) > maxFiles {
+		return fmt.Errorf("a %s may run through %d functions in %d files", kind, maxFunctions, maxFiles)
 	}
 	return nil
-}
-
-// print prints functions grouped by file.
-func print(kind string, functions map[string][]string) {
-	var files []string
-	n := 0
-	for f, names := range functions {
-		files = append(files, f)
-		n += len(names)
-	}
-	slices.Sort(files)
-	fmt.Printf("%s: %d functions in %d files\n", kind, n, len(files))
-	for _, f := range files {
-		fmt.Printf("  %-32s %s\n", f, strings.Join(functions[f], " "))
-	}
 }
 
 // trace returns the functions that ran during query, by file.
