@@ -239,11 +239,12 @@ func (j *job) askInner(q *Query, done func(message, outcome)) {
 	q.copyTo(&inner.q)
 	inner.q.inner, inner.q.opt, inner.q.nsid = true, true, ""
 	inner.q.flags |= flagAD // send clears AD for a client that does not want it
+	c := j.conn             // nil: j may be reused once inner has begun
 	func() {
 		defer inner.recoverPanic()
 		inner.admit()
 	}()
-	if c := j.conn; c != nil {
+	if c != nil {
 		j.asks.Store(inner)
 		if c.ctx.Err() != nil {
 			inner.abandon()

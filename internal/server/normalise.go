@@ -353,7 +353,7 @@ const (
 	// NXDOMAIN. If the client queries both, it waits for emptyWait.
 	siblingAlone = 300 * time.Millisecond
 	// resolveWait bounds the whole wait of a client.
-	resolveWait = 4 * time.Second
+	resolveWait = 3900 * time.Millisecond
 )
 
 // normalise is the view of a in a zone that has a Normalise. It returns false if the view depends on the

@@ -25,7 +25,8 @@ type Source interface {
 // Starter is a Source that needs no goroutine to wait for an answer.
 type Starter interface {
 	// Start is Exchange, until end at the latest. It calls done once, unless
-	// cancel was called before. done does not block. cancel may be nil.
+	// cancel was called before. After an error it may call done again, with a late
+	// answer for the cache. done does not block. cancel may be nil.
 	Start(m *dns.Msg, end time.Time, done func(*dns.Msg, error)) (cancel func())
 }
 

@@ -26,7 +26,7 @@ func (p *Pool) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 		m   *dns.Msg
 		err error
 	}
-	done := make(chan result, 1)
+	done := make(chan result, 2)
 	if err := ctx.Err(); err != nil {
 		return nil, &Error{EDE: edeOther, Err: err}
 	}
@@ -49,11 +49,12 @@ func (p *Pool) Exchange(ctx context.Context, q *dns.Msg) (*dns.Msg, error) {
 // most PoolConfig.Timeout from now; zero means that maximum. See the package comment
 // for q and the answer.
 //
-// done is called once, with the answer or with the error. It must not block. It may
-// be called before Start returns; otherwise it is called on a goroutine of the
-// package, without locks. cancel ends the exchange. done is not called after that,
-// but a call may still be running. A cancelled query without a reply is no failure
-// of its server.
+// done is called with the answer or with the error. The error comes shortly before end,
+// so that clients get it in time. If an answer comes after the error, until end or in
+// an outage, done is called again with it. done must not block. It may be called before
+// Start returns; otherwise it is called on a goroutine of the package, without locks.
+// cancel ends the exchange. done is not called after that, but a call may still be
+// running. A cancelled query without a reply is no failure of its server.
 //
 // A nil error means rcode NOERROR, NXDOMAIN or YXDOMAIN. After any other rcode, and
 // after a reply that looks like a lame server's referral, the next server is
@@ -85,6 +86,7 @@ func (p *Pool) Start(q *dns.Msg, end time.Time, done func(*dns.Msg, error)) (can
 	if !end.IsZero() && end.Before(a.end) {
 		a.end = end
 	}
+	a.report = a.end.Add(-time.Until(a.end) / reportShare)
 	a.alive, a.dead = p.plan()
 	a.mu.Lock()
 	defer a.unlock()
@@ -95,8 +97,9 @@ func (p *Pool) Start(q *dns.Msg, end time.Time, done func(*dns.Msg, error)) (can
 // attempt is the state of one exchange. Its events are start, replied, failed,
 // due, resume and cancel.
 type attempt struct {
-	pool *Pool
-	end  time.Time
+	pool   *Pool
+	report time.Time // when the error is reported if there is no answer
+	end    time.Time // until then an answer is taken
 	*question
 	timer timer
 	place int // in outage.waiting, from 1; 0: not there; guarded by outage.mu
@@ -112,6 +115,8 @@ type attempt struct {
 	waits     bool // for the end of an outage
 	trial     bool // sent during an outage
 	early     bool // err is reported before the end
+	reported  bool // done was called with err
+	closing   bool // report is reached: nothing more is sent
 	watched   *query
 
 	lame *dns.Msg // a referral, in case no better reply comes
@@ -142,11 +147,18 @@ func (p *Pool) admit(name string) (err error) {
 	return nil
 }
 
+// reportShare is the part of its time that an exchange keeps for late answers after
+// it has reported its error: one of so many, 100 ms of 4 s.
+const reportShare = 40
+
 // unlock ends an event. It sets the timer for when there is something to do, and calls
 // done if there is a result.
 func (a *attempt) unlock() {
 	if !a.over {
 		at := a.end
+		if !a.closing && !a.probe {
+			at = a.report
+		}
 		if !a.waits && a.next.Before(at) {
 			at = a.next
 		}
@@ -158,11 +170,14 @@ func (a *attempt) unlock() {
 		a.pool.timers.set(&a.timer, at)
 	}
 	done, m, err := a.done, a.m, a.err
-	if done == nil || !a.over && !a.early {
+	if a.over {
+		a.done = nil
+	}
+	if done == nil || m == nil && (a.reported || !a.over && !a.early) {
 		a.mu.Unlock()
 		return
 	}
-	a.done = nil
+	a.reported = true
 	a.mu.Unlock()
 	if m != nil {
 		done(m, nil)
@@ -228,7 +243,7 @@ func (a *attempt) resume(trial bool) {
 // query sends a query to s and reports whether that succeeded. hedge means that the
 // previous query is late, but probably not lost.
 func (a *attempt) query(s *server, now time.Time, hedge bool) bool {
-	if a.tried == maxTries || a.probe && a.tried > 0 || !now.Before(a.end) {
+	if a.tried == maxTries || a.probe && a.tried > 0 || a.closing || !now.Before(a.end) {
 		return false
 	}
 	q := &query{question: a.question, a: a, s: s, started: now}
@@ -295,11 +310,31 @@ func (a *attempt) due() {
 			a.timedOut(q)
 		}
 	}
+	if !a.closing && !a.probe && !now.Before(a.report) {
+		a.close()
+	}
 	if !a.over && !a.waits && a.inFlight() && !now.Before(a.next) {
 		a.another(now)
 	}
 	if !a.over && !a.waits && !a.inFlight() {
 		a.ask(now)
+	}
+}
+
+// close reports the error. An answer that comes until the end still counts.
+func (a *attempt) close() {
+	a.closing = true
+	if !a.anyPending() || a.lame != nil {
+		a.fail()
+		return
+	}
+	for _, q := range a.tries[:a.tried] {
+		if !q.hasResult {
+			a.timedOut(q)
+		}
+	}
+	if !a.over && !a.early {
+		a.early, a.err = true, a.failure()
 	}
 }
 

@@ -270,7 +270,7 @@ func (p *Pool) probeOnce(ctx context.Context, s *server) error {
 	if err != nil {
 		return err
 	}
-	result := make(chan error, 1)
+	result := make(chan error, 2) // of the time in which a reply is due, and of a late one
 	a := &attempt{pool: p, question: q, end: time.Now().Add(lateProbe), tryList: tryList{alive: []*server{s}}, probe: true}
 	a.timer.due = a.due
 	a.done = func(_ *dns.Msg, err error) { result <- err }
