@@ -1,0 +1,83 @@
+package bpf
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// LeaseTable holds the clients that the program answers. A lease is for an address
+// on one interface, so a forged address gains nothing: replies go to the interface
+// that sent the query. The methods are safe for concurrent use and make no system
+// call.
+type LeaseTable struct {
+	seed  uint64
+	clock kernelClock
+
+	mu      sync.Mutex
+	buckets []fastLeaseBucket // shared with the kernel
+}
+
+// Lease lets the program answer the client on the interface for the given time from
+// now. If too many clients share a bucket, the lease that ends first is given up.
+func (t *LeaseTable) Lease(ifindex int, client netip.Addr, d time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	addr, now := words(client), t.clock.now()
+	b := t.bucket(ifindex, addr)
+	way := &b.Ways[0]
+	for i := range b.Ways {
+		l := &b.Ways[i]
+		if l.Ifindex == uint32(ifindex) && l.Addr == addr {
+			atomic.StoreUint64(&l.Until, uint64(now+int64(d)))
+			return
+		}
+		if l.Until < way.Until {
+			way = l
+		}
+	}
+	way.set(uint32(ifindex), addr, uint64(now+int64(d)))
+}
+
+// RevokeInterface ends the leases of an interface.
+func (t *LeaseTable) RevokeInterface(ifindex int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.buckets {
+		for w := range t.buckets[i].Ways {
+			if l := &t.buckets[i].Ways[w]; l.Ifindex == uint32(ifindex) {
+				l.set(0, [4]uint32{}, 0)
+			}
+		}
+	}
+}
+
+// Leases returns the number of leases in force.
+func (t *LeaseTable) Leases() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, now := 0, uint64(t.clock.now())
+	for i := range t.buckets {
+		for w := range t.buckets[i].Ways {
+			if t.buckets[i].Ways[w].Until > now {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (t *LeaseTable) bucket(ifindex int, addr [4]uint32) *fastLeaseBucket {
+	h := mix(mix(t.seed, pair(addr[0], addr[1])), pair(addr[2], addr[3]))
+	h = mix(h, uint64(uint32(ifindex)))
+	return &t.buckets[h%uint64(len(t.buckets))]
+}
+
+// set writes a lease so that the program sees all of it or none.
+func (l *fastLease) set(ifindex uint32, addr [4]uint32, until uint64) {
+	atomic.AddUint32(&l.Seq, 1)
+	l.Ifindex, l.Addr = ifindex, addr
+	atomic.StoreUint64(&l.Until, until)
+	atomic.AddUint32(&l.Seq, 1)
+}

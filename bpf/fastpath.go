@@ -1,0 +1,233 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/bits"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// FastpathConfig is the configuration of a Fastpath.
+type FastpathConfig struct {
+	// Entries is the number of small answers that the kernel holds. There are an
+	// eighth as many large ones.
+	Entries int
+}
+
+// Bytes is the memory of the tables.
+func (c FastpathConfig) Bytes() int64 {
+	return int64(c.Entries)*int64(unsafe.Sizeof(fastSmallCell{})) + int64(c.large())*int64(unsafe.Sizeof(fastLargeCell{})) +
+		int64(c.buckets())*int64(unsafe.Sizeof(fastBucket{}))
+}
+
+func (c FastpathConfig) large() int { return max(c.Entries/8, 1) }
+
+// buckets is a power of two that leaves two thirds of the ways empty, so that a
+// bucket is rarely full.
+func (c FastpathConfig) buckets() int {
+	return 1 << bits.Len(uint((c.Entries+c.large())*3/int(fastLimitsFAST_WAYS)))
+}
+
+// Fastpath is the program that answers DNS queries on the host's ends of pods'
+// veths, with its tables. Nothing is pinned: when the process ends in any way, the
+// kernel removes the program from all interfaces. Its methods are safe for
+// concurrent use.
+type Fastpath struct {
+	objs     fastObjects
+	memories [][]byte
+
+	*AnswerTable
+	*LeaseTable
+
+	mu     sync.Mutex
+	links  map[int]link.Link // by interface
+	closed bool
+}
+
+// OpenFastpath loads the program and makes its tables. It attaches nothing. The
+// error wraps ErrPermission or ErrKernel if the node lacks something.
+func OpenFastpath(cfg FastpathConfig) (*Fastpath, error) {
+	f := &Fastpath{links: make(map[int]link.Link)}
+	if err := f.open(cfg); err != nil {
+		return nil, errors.Join(fmt.Errorf("fast path: %w", err), f.Close())
+	}
+	return f, nil
+}
+
+func (f *Fastpath) open(cfg FastpathConfig) error {
+	spec, err := loadFast()
+	if err != nil {
+		return err
+	}
+	seed := rand.Uint64()
+	spec.Maps[fastMapSmallCells].MaxEntries = uint32(cfg.Entries)
+	spec.Maps[fastMapLargeCells].MaxEntries = uint32(cfg.large())
+	spec.Maps[fastMapBuckets].MaxEntries = uint32(cfg.buckets())
+	for name, value := range map[string]any{
+		fastVarHashSeed: seed, fastVarBucketMask: uint32(cfg.buckets() - 1), fastVarWeaklyOrdered: weaklyOrdered(),
+	} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return err
+		}
+	}
+	if err := spec.LoadAndAssign(&f.objs, nil); err != nil {
+		return explainFast("load", err)
+	}
+	t := &AnswerTable{seed: seed, clock: newKernelClock()}
+	l := &LeaseTable{seed: seed, clock: t.clock}
+	var settings []fastSettings
+	if err := errors.Join(
+		mapArray(f, f.objs.Control, &settings), mapArray(f, f.objs.Buckets, &t.buckets),
+		mapArray(f, f.objs.SmallCells, &t.small.cells), mapArray(f, f.objs.LargeCells, &t.large.cells),
+		mapArray(f, f.objs.Leases, &l.buckets),
+	); err != nil {
+		return err
+	}
+	t.settings = &settings[0]
+	t.small.init()
+	t.large.init()
+	f.AnswerTable, f.LeaseTable = t, l
+	return nil
+}
+
+// weaklyOrdered reports whether the CPU may reorder loads, so that the program
+// needs barriers.
+func weaklyOrdered() uint8 {
+	if runtime.GOARCH == "amd64" {
+		return 0
+	}
+	return 1
+}
+
+// mapArray maps the elements of an array into memory.
+func mapArray[T any](f *Fastpath, m *ebpf.Map, into *[]T) error {
+	var elem T
+	size := int(unsafe.Sizeof(elem))
+	if int(m.ValueSize()) != size {
+		return fmt.Errorf("map %v: values of %d bytes, want %d", m, m.ValueSize(), size)
+	}
+	n := int(m.MaxEntries())
+	mem, err := unix.Mmap(m.FD(), 0, roundUp(n*size, os.Getpagesize()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return explainFast("map table", os.NewSyscallError("mmap", err))
+	}
+	f.memories = append(f.memories, mem)
+	*into = unsafe.Slice((*T)(unsafe.Pointer(&mem[0])), n)
+	return nil
+}
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }
+
+// explainFast is explain for the fast path.
+func explainFast(op string, err error) error {
+	err = explain(op, err)
+	if errors.Is(err, ErrKernel) {
+		return fmt.Errorf("%w; the fast path needs Linux 6.6", err)
+	}
+	return err
+}
+
+// Attach puts the program in front of the others on an interface's ingress. It has
+// no effect if the program is there. It takes about 16 ms and blocks changes of the
+// host's network meanwhile, so attach a few interfaces a second.
+func (f *Fastpath) Attach(ifindex int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed || f.links[ifindex] != nil {
+		return nil
+	}
+	l, err := link.AttachTCX(link.TCXOptions{
+		Interface: ifindex, Program: f.objs.NodensFast, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
+	})
+	if err != nil {
+		return explainFast(fmt.Sprintf("attach to interface %d", ifindex), err)
+	}
+	f.links[ifindex] = l
+	return nil
+}
+
+// Detach removes the program and the leases of an interface, which may no longer
+// exist.
+func (f *Fastpath) Detach(ifindex int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := f.links[ifindex]
+	if l == nil {
+		return nil
+	}
+	delete(f.links, ifindex)
+	f.RevokeInterface(ifindex)
+	return l.Close()
+}
+
+// Attached returns the interfaces that have the program.
+func (f *Fastpath) Attached() []int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Keys(f.links))
+}
+
+// Close removes the program from all interfaces. The tables must not be used any
+// more.
+func (f *Fastpath) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil
+	}
+	f.closed = true
+	var errs []error
+	for _, l := range f.links {
+		errs = append(errs, l.Close())
+	}
+	f.links = nil
+	for _, m := range f.memories {
+		errs = append(errs, unix.Munmap(m))
+	}
+	if f.objs.NodensFast != nil {
+		errs = append(errs, f.objs.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// kernelClock converts times to the clock of the programs. It saves the system call
+// for each reading.
+type kernelClock struct {
+	start time.Time
+	mono  int64 // CLOCK_MONOTONIC at start, ns
+}
+
+func newKernelClock() kernelClock {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // fails for unknown clocks only
+	return kernelClock{start: time.Now(), mono: now.Nano()}
+}
+
+// now returns CLOCK_MONOTONIC in ns.
+func (c kernelClock) now() int64 { return c.mono + int64(time.Since(c.start)) }
+
+// words returns an address as the programs have it: network byte order, IPv4 as
+// v4-mapped.
+func words(a netip.Addr) [4]uint32 { return toEndpoint(netip.AddrPortFrom(a, 0)).Addr }
+
+// mix is the program's hash step.
+func mix(h, word uint64) uint64 {
+	h = (h ^ word) * 0x9e3779b97f4a7c15
+	return h ^ h>>32
+}
+
+func pair(lo, hi uint32) uint64 {
+	return *(*uint64)(unsafe.Pointer(&[2]uint32{lo, hi}))
+}
