@@ -138,7 +138,7 @@ const (
 	fastMapScratches     = "scratches"
 	fastMapSmallCells    = "small_cells"
 	fastMapStats         = "stats"
-	fastProgNodensFast   = "nodens_fast"
+	fastProgFastpath     = "fastpath"
 	fastVarBucketMask    = "bucket_mask"
 	fastVarGenerated     = "generated"
 	fastVarHashSeed      = "hash_seed"
@@ -187,7 +187,7 @@ type fastSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type fastProgramSpecs struct {
-	NodensFast *ebpf.ProgramSpec `ebpf:"nodens_fast"`
+	Fastpath *ebpf.ProgramSpec `ebpf:"fastpath"`
 }
 
 // fastMapSpecs contains maps before they are loaded into the kernel.
@@ -271,12 +271,12 @@ type fastVariables struct {
 //
 // It can be passed to loadFastObjects or ebpf.CollectionSpec.LoadAndAssign.
 type fastPrograms struct {
-	NodensFast *ebpf.Program `ebpf:"nodens_fast"`
+	Fastpath *ebpf.Program `ebpf:"fastpath"`
 }
 
 func (p *fastPrograms) Close() error {
 	return _FastClose(
-		p.NodensFast,
+		p.Fastpath,
 	)
 }
 

@@ -13,7 +13,7 @@ import (
 // call.
 type LeaseTable struct {
 	seed  uint64
-	clock kernelClock
+	clock fastClock
 
 	mu      sync.Mutex
 	buckets []fastLeaseBucket // shared with the kernel

@@ -636,7 +636,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct scratch *s, cons
 }
 
 SEC("tcx/ingress")
-int nodens_fast(struct __sk_buff *skb)
+int fastpath(struct __sk_buff *skb)
 {
 	struct scratch *s = scratch();
 

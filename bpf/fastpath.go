@@ -85,8 +85,11 @@ func (f *Fastpath) open(cfg FastpathConfig) error {
 	if err := spec.LoadAndAssign(&f.objs, nil); err != nil {
 		return explainFast("load", err)
 	}
-	t := &AnswerTable{seed: seed, clock: newKernelClock()}
-	l := &LeaseTable{seed: seed, clock: t.clock}
+	clock, err := newFastClock()
+	if err != nil {
+		return err
+	}
+	t, l := &AnswerTable{seed: seed, clock: clock}, &LeaseTable{seed: seed, clock: clock}
 	var settings []fastSettings
 	if err := errors.Join(
 		mapArray(f, f.objs.Control, &settings), mapArray(f, f.objs.Buckets, &t.buckets),
@@ -149,7 +152,7 @@ func (f *Fastpath) Attach(ifindex int) error {
 		return nil
 	}
 	l, err := link.AttachTCX(link.TCXOptions{
-		Interface: ifindex, Program: f.objs.NodensFast, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
+		Interface: ifindex, Program: f.objs.Fastpath, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
 	})
 	if err != nil {
 		return explainFast(fmt.Sprintf("attach to interface %d", ifindex), err)
@@ -196,27 +199,25 @@ func (f *Fastpath) Close() error {
 	for _, m := range f.memories {
 		errs = append(errs, unix.Munmap(m))
 	}
-	if f.objs.NodensFast != nil {
+	if f.objs.Fastpath != nil {
 		errs = append(errs, f.objs.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// kernelClock converts times to the clock of the programs. It saves the system call
-// for each reading.
-type kernelClock struct {
+// fastClock is the clock of the programs. It saves the system call for each reading.
+type fastClock struct {
 	start time.Time
 	mono  int64 // CLOCK_MONOTONIC at start, ns
 }
 
-func newKernelClock() kernelClock {
-	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // fails for unknown clocks only
-	return kernelClock{start: time.Now(), mono: now.Nano()}
+func newFastClock() (fastClock, error) {
+	mono, err := kernelClock(unix.CLOCK_MONOTONIC)
+	return fastClock{start: time.Now(), mono: mono}, err
 }
 
 // now returns CLOCK_MONOTONIC in ns.
-func (c kernelClock) now() int64 { return c.mono + int64(time.Since(c.start)) }
+func (c fastClock) now() int64 { return c.mono + int64(time.Since(c.start)) }
 
 // words returns an address as the programs have it: network byte order, IPv4 as
 // v4-mapped.

@@ -39,7 +39,7 @@ func openTestFastpath(t testing.TB, entries int) *Fastpath {
 
 func TestFastpathIsCheapToVerify(t *testing.T) {
 	f := openTestFastpath(t, 16)
-	info, err := f.objs.NodensFast.Info()
+	info, err := f.objs.Fastpath.Info()
 	check(t, err)
 	n, ok := info.VerifiedInstructions()
 	t.Logf("the verifier processes %d instructions", n)
@@ -428,7 +428,7 @@ func TestFastpathFuzz(t *testing.T) {
 		in := p.query()
 		want, m := p.expect(in)
 		before := time.Now()
-		code, got := runPacket(t, f.objs.NodensFast, in, out)
+		code, got := runPacket(t, f.objs.Fastpath, in, out)
 		switch {
 		case code == tcRedirect && m != nil:
 			answered++

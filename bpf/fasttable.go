@@ -47,7 +47,7 @@ type Answer struct {
 // while programs read them. The methods make no system call.
 type AnswerTable struct {
 	seed  uint64
-	clock kernelClock
+	clock fastClock
 
 	mu        sync.Mutex
 	settings  *fastSettings // this and the tables are shared with the kernel
