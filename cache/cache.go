@@ -71,6 +71,9 @@ func (c *Cache) get(set *binSet, hash uint32, key []byte, t time.Duration) (uint
 	if id != 0 && c.policy.keeps(slab.slot(id).kind(), key) {
 		sl := slab.slot(id)
 		if t < sl.expiry() {
+			if sl.state&stateKernel != 0 {
+				set.shard.takeHits(sl)
+			}
 			h := c.fresh(sl, t)
 			h.Refresh = c.policy.prefetch.Amount > 0 && c.policy.prefetch.due(sl, t) && c.liveFailure(set, hash, key, t) == 0 && sl.claimRefresh()
 			return id, h
@@ -153,6 +156,9 @@ func (c *Cache) replace(key []byte, e *Entry) bool {
 	keeps := e.ttl > 0 && c.policy.keeps(e.kind, key)
 	if id := set.find(Success, hash, key); id != 0 {
 		sl := sh.slab.slot(id)
+		if sl.state&stateKernel != 0 {
+			sh.withdraw(sl)
+		}
 		if keeps && sl.kind() == e.kind && sh.overwrite(id, e, born) {
 			return true
 		}

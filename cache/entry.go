@@ -73,6 +73,10 @@ func NewEntry(m *dns.Msg) (*Entry, error) {
 // the question, and the records without OPT. The caller must not modify it.
 func (e *Entry) Msg() []byte { return e.buf[:e.msgLen:e.msgLen] }
 
+// TTLOffsets returns the offset of the TTL of each record in Msg, two bytes each,
+// big endian. The caller must not modify it.
+func (e *Entry) TTLOffsets() []byte { return e.buf[e.msgLen:] }
+
 // Rcode returns the response code with its extended bits (RFC 6891 §6.1.3); the
 // header holds only the lower four.
 func (e *Entry) Rcode() int { return int(e.rcode) }

@@ -22,9 +22,13 @@ func (p *Prefetch) due(sl *slot, t time.Duration) bool {
 	if int(sl.hits) < min(p.Amount, math.MaxUint16) {
 		return false
 	}
+	return sl.expiry()-t <= p.before(sl)
+}
+
+// before returns how long before its expiry an entry is about to expire.
+func (p *Prefetch) before(sl *slot) time.Duration {
 	life := time.Duration(sl.ttl) * time.Second
-	last := max(life/100*time.Duration(min(p.Percentage, 100)), time.Second)
-	return sl.expiry()-t <= last
+	return max(life/100*time.Duration(min(p.Percentage, 100)), time.Second)
 }
 
 // claimRefresh reports whether the caller may refresh the entry: one at a time.

@@ -9,13 +9,14 @@ import (
 // shard is a part of a Store with its share of the byte budget. mu guards the
 // shard and everything that it owns.
 type shard struct {
-	mu    sync.Mutex
-	share int64 // bytes
-	slab  slab
-	index index
-	sets  []*binSet // nil where an id was dropped
-	small uint32    // blocks of the entries in small queues
-	seq   uint32    // number of enqueued entries; only differences matter
+	mu     sync.Mutex
+	share  int64 // bytes
+	slab   slab
+	index  index
+	sets   []*binSet // nil where an id was dropped
+	small  uint32    // blocks of the entries in small queues
+	kernel Kernel    // nil: no entry has stateKernel
+	seq    uint32    // number of enqueued entries; only differences matter
 }
 
 // binSet holds the entries of one id in one shard.
@@ -143,7 +144,8 @@ func (s *binSet) add(hash uint32, e *Entry, born time.Duration, limit int, l inh
 	return true
 }
 
-// overwrite replaces entry id with e, which must have its key and kind. It
+// overwrite replaces entry id, which the Kernel must not have, with e, which must
+// have its key and kind. It
 // reports false, and does nothing, if e needs another number of blocks.
 func (sh *shard) overwrite(id uint32, e *Entry, born time.Duration) bool {
 	sl := sh.slab.slot(id)
@@ -233,6 +235,9 @@ func (sh *shard) oldestOf(main bool) *bin {
 func (sh *shard) evictOrKeep(b *bin, small bool) bool {
 	id := b.queue(!small).oldest
 	sl := sh.slab.slot(id)
+	if sl.state&stateKernel != 0 {
+		sh.takeHits(sl)
+	}
 	if sl.state&stateFreq == 0 {
 		if small {
 			sh.index.addGhost(sl.hash)
@@ -266,6 +271,9 @@ func (sh *shard) binOf(sl *slot) *bin { return &sh.sets[sl.set].bins[sl.kind()] 
 // drop removes entry id and frees its blocks.
 func (sh *shard) drop(id uint32) {
 	sl := sh.slab.slot(id)
+	if sl.state&stateKernel != 0 {
+		sh.withdraw(sl)
+	}
 	b := sh.binOf(sl)
 	b.entries--
 	b.blocks -= sh.dequeue(id)

@@ -69,6 +69,7 @@ const (
 	stateMain       = 1 << 4 // it is in the main queue
 	stateRefreshing = 1 << 5 // a caller is refreshing it
 	stateCut        = 1 << 6 // see MarkCut
+	stateKernel     = 1 << 7 // the Kernel may have it
 	kindShift       = 2
 )
 

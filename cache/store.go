@@ -24,6 +24,8 @@ type Options struct {
 	// Now is the clock; nil: time.Now. Only differences are used, so with
 	// monotonic readings steps of the wall clock have no effect.
 	Now func() time.Time
+	// Kernel, if not nil, gets entries by Cache.Promote.
+	Kernel Kernel
 }
 
 // Store holds the entries of all caches under one byte budget. It is safe for
@@ -69,7 +71,7 @@ func New(o Options) *Store {
 	}
 	for i := range s.shards {
 		share := o.Bytes / int64(o.Shards)
-		s.shards[i] = &shard{share: share, slab: newSlab(share, s)}
+		s.shards[i] = &shard{share: share, slab: newSlab(share, s), kernel: o.Kernel}
 	}
 	return s
 }
