@@ -38,6 +38,7 @@ type Block struct {
 	Debug       bool
 	DNS64       *DNS64
 	Errors      *Errors
+	Fastpath    *Fastpath
 	Forwards    []*Forward // in file order
 	Health      *Health
 	Hosts       *Hosts

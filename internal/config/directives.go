@@ -54,6 +54,13 @@ func processDirectives() []Directive {
 			Differs:  "CoreDNS does not have this directive.",
 		},
 		{
+			Name: "fastpath", Forms: []string{"fastpath [auto|on|off]"}, parse: parseFastpath, own: true,
+			Options:  []string{"entries NUMBER", "lease DURATION", "opt_out NAMESPACE[/POD]…"},
+			Summary:  "Let the kernel answer queries of pods from a copy of the cache. See fastpath.md. With auto, nodens answers by itself if the node cannot do this; with on, that is an error in the log.",
+			describe: func(b *Block) [][]string { return each(b.Fastpath) },
+			Differs:  "CoreDNS does not have this directive.",
+		},
+		{
 			Name: "debug", Forms: []string{"debug"}, parse: parseDebug, last: true,
 			Summary:  "Log at level debug. This applies to the whole process.",
 			describe: func(b *Block) [][]string { return ifSet(b.Debug, "on") },

@@ -47,7 +47,7 @@ func build(c *Config, groups []serverBlock) (*Config, error) {
 		}
 		c.Blocks = append(c.Blocks, b)
 	}
-	errs = append(errs, checkRedirects(c.Blocks), checkSearchCuts(c.Blocks))
+	errs = append(errs, checkRedirects(c.Blocks), checkSearchCuts(c.Blocks), checkFastpaths(c.Blocks))
 	if flat := flatten(errs); len(flat) > 0 {
 		return nil, errors.Join(flat...)
 	}

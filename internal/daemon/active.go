@@ -5,11 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/fastpath"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/internal/server"
 )
@@ -26,6 +26,7 @@ type activeConfig struct {
 	store     *cache.Store
 	pools     *pools
 	redirect  *redirect.Redirector
+	fast      *fastpath.Controller
 	host      *hostSetup
 	reloads   reloadRequests
 	loops     *loopProber
@@ -44,9 +45,10 @@ func (c *activeConfig) use(ctx context.Context, cfg source) error {
 		c.retain()
 		return err
 	}
-	resume := c.switchRedirect(ctx, a)
+	resume, undo := c.switchRedirect(ctx, a), c.switchFastpath(ctx, a)
 	if err := c.open(ctx, a); err != nil {
 		c.retain()
+		undo()
 		resume(false)
 		return err
 	}
@@ -90,11 +92,13 @@ func (c *activeConfig) open(ctx context.Context, a *app) error {
 // listen serves a. If only the targets cannot be served, it serves a without
 // redirection.
 func (c *activeConfig) listen(ctx context.Context, a *app) error {
-	err := c.server.Apply(ctx, slices.Concat(a.bindings, a.targets))
+	err := c.server.Apply(ctx, c.bindings(a))
 	if err == nil || len(a.targets) == 0 {
 		return err
 	}
-	if c.server.Apply(ctx, a.bindings) != nil {
+	without := *a
+	without.targets = nil
+	if c.server.Apply(ctx, c.bindings(&without)) != nil {
 		return err
 	}
 	a.targets, a.plan.Err = nil, err

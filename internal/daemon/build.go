@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/fastpath"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/internal/server"
 	"github.com/nodens-dns/nodens/internal/server/action"
@@ -26,6 +27,7 @@ type app struct {
 	cfg       source
 	bindings  []server.Binding
 	plan      redirect.Plan
+	fast      fastpath.Plan
 	targets   []server.Binding // of plan
 	zones     []*server.Zone
 	endpoints []endpoint
@@ -91,7 +93,7 @@ func (b *builder) build(cfg source) (*app, error) {
 	for addr, zones := range byAddr {
 		a.bindings = append(a.bindings, server.Binding{Addr: addr, Zones: zones, TCP: a.timeouts[addr], Guarded: b.opts.guarded(addr)})
 	}
-	a.plan = b.opts.planRedirect(cfg)
+	a.plan, a.fast = b.opts.planRedirect(cfg), b.opts.planFastpath(cfg)
 	var err error
 	if a.targets, err = a.plan.Bindings(byAddr, b.gate); err != nil {
 		a.plan.Err = err

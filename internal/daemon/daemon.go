@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/fastpath"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/internal/server"
 	"github.com/nodens-dns/nodens/internal/upstream"
@@ -104,7 +106,10 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 		return nil, err
 	}
 	reloads := make(reloadRequests, 1)
-	store, memory := newCache(o.Root, limits, now, b.log)
+	fast := fastpath.New(b.log, b.registry, limits.cache/2)
+	store, memory := newCache(o.Root, limits, cache.Options{
+		Bytes: limits.cache - fast.Reserve(o.planFastpath(cfg)), Now: now, Kernel: fast,
+	}, b.log)
 	live := newLiveness(o.Supervisor, probeAny(srv), b.log)
 	redir := newRedirector(b, srv, limits.workers, identity, reloads, live)
 	loops := newLoopProber(b.registry, b.log)
@@ -115,7 +120,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 	})
 	lines, probes := newQueryLog(o.Stdout, b.registry), new(probeState)
 	active := &activeConfig{
-		base: b, server: srv, store: store, pools: pools, redirect: redir, host: host, reloads: reloads, loops: loops,
+		base: b, server: srv, store: store, pools: pools, redirect: redir, fast: fast, host: host, reloads: reloads, loops: loops,
 		builder: newBuilder(b, store, pools, redir.Gate(), lines, probes), admin: newAdminServers(b.log),
 		caches: newCacheMetrics(b.registry, store), endpoints: newEndpointFollower(b, redir.Learn, pools.learn),
 		stopWork: func() {},
@@ -142,6 +147,7 @@ func (d *daemon) steps(cfg source) []step {
 		{"check our answers", d.checkAnswers, d.lameduck},
 		{"steer traffic", d.host.ensureRules, d.host.removeRules},
 		{"redirect sockets", d.startRedirect, d.withdrawRedirect},
+		{"answer in the kernel", d.startFastpath, d.closeFastpath},
 		{"drop privileges", d.dropPrivileges, nil},
 		{"be ready", d.becomeReady, d.becomeUnready},
 	}
@@ -197,7 +203,7 @@ func (d *daemon) dropPrivileges(context.Context) error {
 	if d.opts.KeepPrivileges {
 		return nil
 	}
-	return dropPrivileges(neededCapabilities(d.host.host != nil, d.redirect.NeedsBPF()), d.log)
+	return dropPrivileges(neededCapabilities(d.host.host != nil || d.active.fast.Active(), d.redirect.NeedsBPF()), d.log)
 }
 
 // becomeReady answers /ready, writes the PID file and prints the banner.

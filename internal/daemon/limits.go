@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/fastpath"
 )
 
 // Memory costs in bytes, with room for the garbage collector. docs/cache.md has
@@ -77,6 +78,9 @@ func (o *Options) resources(cfg *config.Config) resources {
 	r.addresses = max(len(addrs), 1)
 	if cfg.Redirect().Mode != config.RedirectOff {
 		r.addresses += len(o.LocalIPs) // the targets
+	}
+	if cfg.Fastpath().Mode != config.FastpathOff {
+		r.files -= fastpath.MaxInterfaces // each has a descriptor
 	}
 	r.pools = max(r.pools, 1)
 	return r

@@ -40,9 +40,9 @@ const (
 
 // newCache makes the store, and the guard that keeps it within the memory limit of
 // the cgroup, whose files are in root.
-func newCache(root fs.FS, l limits, now func() time.Time, log *slog.Logger) (*cache.Store, *memoryGuard) {
+func newCache(root fs.FS, l limits, o cache.Options, log *slog.Logger) (*cache.Store, *memoryGuard) {
 	_, group, limited := memoryLimit(root)
-	store := cache.New(cache.Options{Bytes: l.cache, Now: now})
+	store := cache.New(o)
 	budget := store.Stats().Budget
 	return store, &memoryGuard{
 		root: root, group: group, limited: limited, limit: l.memory, seen: l.memory, heap: l.heap, store: store,

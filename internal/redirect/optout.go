@@ -92,6 +92,28 @@ func (o *optOut) follow(ctx context.Context) {
 	}
 }
 
+// Pods returns the cgroup directories of all pods, and whether the pod has one of the
+// names. kubepods and podLogs are directories, see DefaultPodLogs.
+func Pods(kubepods, podLogs string, names []config.PodName) (map[string]bool, error) {
+	named, err := podUIDs(podLogs, names)
+	if err != nil {
+		return nil, fmt.Errorf("find pods that opt out: %w", err)
+	}
+	pods := make(map[string]bool)
+	for _, parent := range podParents(kubepods) {
+		entries, err := os.ReadDir(parent)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENODEV) {
+			return nil, fmt.Errorf("find cgroups of pods: %w", err)
+		}
+		for _, e := range entries {
+			if uid, ok := podUID(e.Name()); ok {
+				pods[filepath.Join(parent, e.Name())] = named[uid]
+			}
+		}
+	}
+	return pods, nil
+}
+
 // OptedOut returns the ids of the cgroups of the pods that have one of the names.
 // kubepods and podLogs are directories, see DefaultPodLogs.
 func OptedOut(kubepods, podLogs string, names []config.PodName) (map[uint64]bool, error) {

@@ -96,6 +96,9 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for _, z := range m.zones {
+		z.kernel.add(z.rest())
+	}
 	m.collectNormalised(ch)
 	m.collectCuts(ch)
 	for k, z := range m.zones {

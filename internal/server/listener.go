@@ -22,6 +22,9 @@ type Binding struct {
 	// unspecified. The address keeps the Gate of the Apply that opened it.
 	Gate *Gate
 	TCP  TCPTimeouts
+	// Fastpath, if not nil, gets the address's hits. Addr must then not be
+	// unspecified. All bindings have the same one or none.
+	Fastpath Fastpath
 
 	// Guarded addresses refuse clients that are Config.Outside. They send the
 	// reply REFUSED, because it is no larger than the query and helps clients
@@ -32,7 +35,8 @@ type Binding struct {
 // listener serves one address over UDP and TCP.
 type listener struct {
 	addr    netip.AddrPort
-	gate    *Gate // nil: nothing is blocked
+	gate    *Gate    // nil: nothing is blocked
+	fast    Fastpath // nil: off
 	table   atomic.Pointer[zoneTable]
 	unzoned *zoneStats // of queries without a zone and messages without a question
 	closing atomic.Bool
@@ -75,8 +79,9 @@ func (l *listener) deadPeer() unix.Sockaddr {
 }
 
 // open opens all sockets of a listener. It does not read them yet.
-func (s *Server) open(ctx context.Context, addr netip.AddrPort, gate *Gate) (*listener, error) {
-	l := &listener{addr: addr, gate: gate}
+func (s *Server) open(ctx context.Context, b Binding) (*listener, error) {
+	addr := b.Addr
+	l := &listener{addr: addr, gate: b.Gate, fast: b.Fastpath}
 	l.unzoned = s.metrics.zone(l.String(), noZone)
 	for i := range s.readers {
 		u, err := s.listenUDP(ctx, l, i)

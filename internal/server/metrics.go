@@ -27,9 +27,10 @@ type Metrics struct {
 	tcpUnread                atomic.Uint64
 	panics                   atomic.Uint64
 
-	mu    sync.Mutex
-	zones map[[2]string]*zoneStats // by server and zone label; never removed
-	descs *descs
+	mu          sync.Mutex
+	zones       map[[2]string]*zoneStats // by server and zone label; never removed
+	kernelZones int                      // of them have a number in the kernel
+	descs       *descs
 }
 
 // NewMetrics makes the counters and registers them. workers is the number of
@@ -109,6 +110,7 @@ const (
 type zoneStats struct {
 	shards []*statShard
 	cut    atomic.Pointer[SearchCut] // of the zone now; may be nil
+	kernel kernelCounter             // Metrics.mu guards it
 }
 
 // rest is the shard that UDP readers do not use.
@@ -220,11 +222,7 @@ type tally struct {
 func (t *tally) count(worker int) {
 	z, o := t.stats, &t.outcome
 	s := z.shards[min(worker, len(z.shards)-1)]
-	qtype := uint8(len(typeCodes))
-	if int(t.qtype) < len(typeIndexes) {
-		qtype = typeIndexes[t.qtype]
-	}
-	s.requests[t.proto][t.family][qtype].Add(1)
+	s.requests[t.proto][t.family][typeIndex(t.qtype)].Add(1)
 	s.responses[o.plugin][min(o.rcode, numRcodes-1)].Add(1)
 	s.lookups[o.lookup].Add(1)
 	if t.do {
@@ -246,6 +244,14 @@ func (t *tally) count(worker int) {
 	took.observe(uint64(max(o.took, 0)), durationSteps)
 	s.reqSize[t.proto].observe(uint64(t.asked), sizeSteps)
 	s.respSize[t.proto].observe(uint64(o.size), sizeSteps)
+}
+
+// typeIndex returns the index of the counter of a type.
+func typeIndex(qtype uint16) uint8 {
+	if int(qtype) < len(typeIndexes) {
+		return typeIndexes[qtype]
+	}
+	return uint8(len(typeCodes))
 }
 
 // judged counts one result of the normalize directive.

@@ -62,6 +62,7 @@ type Query struct {
 
 	zone  *boundZone  // set by tryHit
 	key   []byte      // of the cache, set by tryHit
+	plain bool        // the reply is a fresh entry as it is, set by fromCache
 	found cache.State // of the lookup by fromCache
 
 	bypass bool // see exchange.bypass
@@ -110,7 +111,7 @@ const (
 // sets id and flags, and the parts of the question and the OPT record that it could
 // read.
 func (q *Query) parse(msg []byte) verdict {
-	q.name, q.lower, q.key, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found = nil, nil, nil, false, false, false, 0, nil, nil, cache.Miss
+	q.name, q.lower, q.key, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found, q.plain = nil, nil, nil, false, false, false, 0, nil, nil, cache.Miss, false
 	q.size = len(msg)
 	if len(msg) < headerLen {
 		return discard

@@ -181,33 +181,39 @@ func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	tables := make(map[netip.AddrPort]*zoneTable, len(bindings))
-	gates := make(map[netip.AddrPort]*Gate)
 	for _, b := range bindings {
 		for _, z := range b.Zones {
 			if z.serial == 0 {
 				z.serial = s.serial.Add(1)
 			}
 		}
-		t, err := newZoneTable(b.Zones, b.Addr, s.metrics)
+		t, err := newZoneTable(b, s.metrics)
 		if err != nil {
 			return err
 		}
-		t.tcp, t.guarded = b.TCP.over(s.tcp), b.Guarded
-		tables[b.Addr], gates[b.Addr] = t, b.Gate
+		t.tcp = b.TCP.over(s.tcp)
+		tables[b.Addr] = t
 	}
-	opened, err := s.openMissing(ctx, tables, gates)
+	opened, err := s.openMissing(ctx, bindings)
 	if err != nil {
 		return err
 	}
-	for addr, t := range tables {
-		if l, ok := s.listeners[addr]; ok {
-			l.table.Store(t)
+	if fast, addrs := fastpathOf(bindings); fast != nil {
+		generation := fast.Listen(addrs) // before the new tables serve
+		for _, t := range tables {
+			t.generation = generation
 		}
 	}
 	for _, l := range opened {
 		l.table.Store(tables[l.addr])
+		if before, ok := s.listeners[l.addr]; ok {
+			s.drain(before)
+		}
 		s.listeners[l.addr] = l
 		l.serve(s.fail)
+	}
+	for addr, t := range tables {
+		s.listeners[addr].table.Store(t)
 	}
 	s.retire(tables)
 	s.publishTCP()
@@ -223,15 +229,15 @@ func (s *Server) publishTCP() {
 	s.tcpListeners.Store(&all)
 }
 
-// openMissing opens a listener for each address that has none. On error it
-// opens none.
-func (s *Server) openMissing(ctx context.Context, tables map[netip.AddrPort]*zoneTable, gates map[netip.AddrPort]*Gate) ([]*listener, error) {
+// openMissing opens a listener for each address that has none, or has one that does
+// not know where queries arrive, which a Fastpath needs. On error it opens none.
+func (s *Server) openMissing(ctx context.Context, bindings []Binding) ([]*listener, error) {
 	var opened []*listener
-	for addr := range tables {
-		if _, ok := s.listeners[addr]; ok {
+	for _, b := range bindings {
+		if l, ok := s.listeners[b.Addr]; ok && (l.fast == nil) == (b.Fastpath == nil) {
 			continue
 		}
-		l, err := s.open(ctx, addr, gates[addr])
+		l, err := s.open(ctx, b)
 		if err != nil {
 			for _, o := range opened {
 				err = errors.Join(err, o.closeSockets())
@@ -246,18 +252,22 @@ func (s *Server) openMissing(ctx context.Context, tables map[netip.AddrPort]*zon
 // retire drains the listeners whose addresses are not in keep.
 func (s *Server) retire(keep map[netip.AddrPort]*zoneTable) {
 	for addr, l := range s.listeners {
-		if _, ok := keep[addr]; ok {
-			continue
+		if _, ok := keep[addr]; !ok {
+			delete(s.listeners, addr)
+			s.drain(l)
 		}
-		delete(s.listeners, addr)
-		s.retiring.Go(func() {
-			ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
-			defer cancel()
-			if err := l.stop(ctx); err != nil {
-				s.log.Warn("listener closed while queries were being resolved", "listener", l, "error", err)
-			}
-		})
 	}
+}
+
+// drain stops a listener in the background.
+func (s *Server) drain(l *listener) {
+	s.retiring.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
+		defer cancel()
+		if err := l.stop(ctx); err != nil {
+			s.log.Warn("listener closed while queries were being resolved", "listener", l, "error", err)
+		}
+	})
 }
 
 // Addrs returns the addresses being served.

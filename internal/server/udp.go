@@ -24,6 +24,7 @@ type udpSocket struct {
 	b      *batch
 	q      Query
 	mem    lookupMemory
+	copies promotion // to the listener's Fastpath
 	misses []*job    // of the batch
 	full   time.Time // when the series of full batches began; zero: the last one was not full
 	shed   bool      // no misses are resolved: the socket is overloaded
@@ -40,7 +41,7 @@ type udpSocket struct {
 
 // listenUDP opens one SO_REUSEPORT socket on addr.
 func (s *Server) listenUDP(ctx context.Context, lis *listener, reader int) (*udpSocket, error) {
-	pktinfo := lis.addr.Addr().IsUnspecified() || lis.gate != nil
+	pktinfo := lis.addr.Addr().IsUnspecified() || lis.gate != nil || lis.fast != nil
 	lc := net.ListenConfig{Control: SharePort(func(fd int) error {
 		if pktinfo {
 			if err := wantPktinfo(fd, lis.addr.Addr()); err != nil {
@@ -60,6 +61,7 @@ func (s *Server) listenUDP(ctx context.Context, lis *listener, reader int) (*udp
 		return nil, errors.Join(err, conn.Close())
 	}
 	u := &udpSocket{srv: s, lis: lis, reader: reader, conn: conn, raw: raw, b: newBatch(pktinfo)}
+	u.copies = promotion{lis: lis, q: &u.q}
 	u.mem.batch, u.mem.tallies = true, make([]tally, 0, batchSize)
 	u.onRead = u.read
 	u.onSend = func(fd uintptr) bool {
@@ -227,6 +229,8 @@ func (u *udpSocket) handle(i int, now time.Time) {
 			return
 		}
 		out = u.srv.reject(out, u.reader, q, err)
+	} else if u.lis.fast != nil {
+		u.copies.promote(u.b.arrival(i))
 	}
 	s.out = out
 	u.b.queue(u.queued, i)

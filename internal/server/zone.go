@@ -84,18 +84,21 @@ func (z *Zone) peek(key []byte, now time.Time, e *cache.Entry) cache.Hit {
 
 // zoneTable finds the zone of a name by the longest match.
 type zoneTable struct {
-	local   netip.AddrPort        // of the listener
-	tcp     TCPTimeouts           // of the listener
-	guarded bool                  // Binding.Guarded
-	zones   map[string]*boundZone // by lower-case wire-format name
-	lengths [maxNameLen + 1]bool  // of their names, to skip most suffixes of a name
+	local      netip.AddrPort        // of the listener
+	tcp        TCPTimeouts           // of the listener
+	guarded    bool                  // Binding.Guarded
+	generation uint32                // of Binding.Fastpath
+	zones      map[string]*boundZone // by lower-case wire-format name
+	lengths    [maxNameLen + 1]bool  // of their names, to skip most suffixes of a name
 }
 
 // boundZone is a Zone as one listener serves it, with its own counters.
 type boundZone struct {
 	*Zone
-	stats *zoneStats
-	table *zoneTable // that has it
+	stats      *zoneStats
+	table      *zoneTable // that has it
+	plain      bool       // hits may be answered by the kernel
+	kernelZone int        // number of its counts there
 
 	plugins   []int  // of Sources, indexes into pluginLabels
 	perClient bool   // a source's answer depends on the client
@@ -139,11 +142,11 @@ func (t *zoneTable) rewritesClass(q *Query) bool {
 	return true
 }
 
-// newZoneTable builds the table of the listener on local.
-func newZoneTable(zones []*Zone, local netip.AddrPort, m *Metrics) (*zoneTable, error) {
-	t := &zoneTable{local: local, zones: make(map[string]*boundZone, len(zones))}
-	server := "dns://" + local.String() // the label in the metrics
-	for _, z := range zones {
+// newZoneTable builds the table of b's listener.
+func newZoneTable(b Binding, m *Metrics) (*zoneTable, error) {
+	t := &zoneTable{local: b.Addr, guarded: b.Guarded, zones: make(map[string]*boundZone, len(b.Zones))}
+	server := "dns://" + b.Addr.String() // the label in the metrics
+	for _, z := range b.Zones {
 		name, err := dnsname.Pack(z.Name)
 		if err != nil {
 			return nil, fmt.Errorf("zone %q: %w", z.Name, err)
@@ -153,7 +156,12 @@ func newZoneTable(zones []*Zone, local netip.AddrPort, m *Metrics) (*zoneTable, 
 			return nil, fmt.Errorf("zone %q is served twice on %s", z.Name, server)
 		}
 		t.lengths[len(key)] = true
-		t.zones[key] = t.bind(z, m.statsOf(server, z))
+		bound := t.bind(z, m.statsOf(server, z))
+		if b.Fastpath != nil && plainZone(z) {
+			bound.kernelZone = m.countKernel(bound.stats, b.Fastpath)
+			bound.plain = bound.kernelZone >= 0
+		}
+		t.zones[key] = bound
 	}
 	return t, nil
 }

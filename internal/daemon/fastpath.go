@@ -1,0 +1,63 @@
+package daemon
+
+import (
+	"context"
+	"slices"
+
+	"github.com/nodens-dns/nodens/internal/fastpath"
+	"github.com/nodens-dns/nodens/internal/server"
+)
+
+// planFastpath returns the fast path that cfg wants. Its tables are part of the
+// memory of the cache.
+func (o *Options) planFastpath(cfg source) fastpath.Plan {
+	return fastpath.NewPlan(cfg.Config, o.Redirect.Kubepods, o.Redirect.PodLogs)
+}
+
+// switchFastpath loads the program of a's plan if that differs from the present one.
+// undo returns to the present plan and configuration. At the start of the daemon,
+// startFastpath attaches the program instead.
+func (c *activeConfig) switchFastpath(ctx context.Context, a *app) (undo func()) {
+	before := c.fast.Plan()
+	if before.Equal(a.fast) {
+		return func() {}
+	}
+	c.openFastpath(ctx, a.fast)
+	return func() {
+		c.openFastpath(ctx, before)
+		if c.app == nil {
+			return
+		}
+		if err := c.server.Apply(ctx, c.bindings(c.app)); err != nil {
+			c.log.Error("returning to the configuration before failed", "error", err)
+		}
+	}
+}
+
+func (c *activeConfig) openFastpath(ctx context.Context, plan fastpath.Plan) {
+	if err := c.fast.Close(); err != nil {
+		c.log.Error("closing the fast path failed", "error", err)
+	}
+	c.fast.Open(plan)
+	if c.app != nil {
+		c.fast.Start(ctx)
+	}
+}
+
+// bindings returns the bindings and targets of a, with the fast path if it is on.
+func (c *activeConfig) bindings(a *app) []server.Binding {
+	all := slices.Concat(a.bindings, a.targets)
+	for i := range all {
+		if c.fast.Active() && !all[i].Addr.Addr().IsUnspecified() {
+			all[i].Fastpath = c.fast
+		}
+	}
+	return all
+}
+
+func (d *daemon) startFastpath(ctx context.Context) error {
+	d.active.fast.Start(ctx)
+	return nil
+}
+
+func (d *daemon) closeFastpath(context.Context) error { return d.active.fast.Close() }

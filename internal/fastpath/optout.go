@@ -1,0 +1,78 @@
+package fastpath
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/internal/redirect"
+)
+
+// newOptOut returns a function that reports whether the kernel may answer the pod
+// with a network namespace, whose number is that of IFLA_LINK_NETNSID. If some pods opt
+// out, it may not answer a pod that is not known yet.
+func newOptOut(p Plan) (allowed func(netns int) bool, err error) {
+	if len(p.OptOut) == 0 {
+		return func(int) bool { return true }, nil
+	}
+	kubepods := p.Kubepods
+	if kubepods == "" {
+		if kubepods, err = bpf.FindKubepods("/proc/self/mountinfo"); err != nil {
+			return nil, err
+		}
+	}
+	pods, err := redirect.Pods(kubepods, p.PodLogs, p.OptOut)
+	if err != nil {
+		return nil, err
+	}
+	ids := make(map[int]bool)
+	for dir, out := range pods {
+		pid, err := firstPID(dir)
+		if err != nil {
+			return nil, err
+		}
+		if pid == 0 {
+			continue // no container yet
+		}
+		id, err := netlink.GetNetNsIdByPid(pid)
+		if err != nil {
+			return nil, fmt.Errorf("network namespace of process %d: %w", pid, err)
+		}
+		ids[id] = !out
+	}
+	return func(netns int) bool { return ids[netns] }, nil
+}
+
+// firstPID returns a process of a cgroup or one below it, 0 if there is none.
+func firstPID(cgroup string) (pid int, err error) {
+	err = filepath.WalkDir(cgroup, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return ignoreGone(err)
+		}
+		text, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		if err != nil {
+			return ignoreGone(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if pid, _ = strconv.Atoi(strings.TrimSpace(line)); pid > 0 {
+				return fs.SkipAll
+			}
+		}
+		return nil
+	})
+	return pid, err
+}
+
+// ignoreGone ignores that a cgroup has been removed.
+func ignoreGone(err error) error {
+	if os.IsNotExist(err) || err == nil {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,174 @@
+package server
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"github.com/nodens-dns/nodens/cache"
+)
+
+// Fastpath answers hits of some clients in the kernel. Its methods are safe for
+// concurrent use.
+type Fastpath interface {
+	// Listen starts a generation in which the kernel answers for these addresses,
+	// and returns its number. Once it has returned, no query gets an answer of an
+	// earlier generation.
+	Listen(addrs []netip.AddrPort) uint32
+	// Heard says that a query of client arrived on an interface and was answered. It
+	// reports whether the kernel may answer the next ones.
+	Heard(client netip.Addr, arrival int) bool
+	// Put lets the kernel answer with a. It reports whether the kernel does.
+	Put(a KernelAnswer) bool
+	// Counts returns what the kernel has counted for a zone since the start.
+	Counts(zone int) KernelCounts
+}
+
+// KernelZones is the number of zones whose hits a Fastpath counts.
+const KernelZones = 64
+
+// KernelAnswer is a cached answer as the kernel needs it. The slices must not be kept.
+type KernelAnswer struct {
+	Generation uint32 // the result of the Listen during which the answer was right
+	Listener   netip.AddrPort
+	Question   []byte // the key of the cache
+	// Header has the flags and counts of the reply, from byte 2 of the header to its
+	// end. RD is clear, and OPT is not counted.
+	Header [10]byte
+	Body   []byte // what follows the question
+	TTLs   []byte // the offset of each TTL in the message, two bytes each, big endian
+
+	KeepTTL            bool // TTLs do not count down
+	Age, Left, Refresh time.Duration
+
+	Zone   int // for Counts
+	Type   int // index into KernelCounts.Requests
+	Denial bool
+}
+
+// KernelCounts are counters of one zone. Sizes are the buckets of coredns_dns_request_size_bytes.
+type KernelCounts struct {
+	Requests   [2][KernelTypes]uint64 // IPv4, IPv6
+	Rcodes     [16]uint64
+	Lookups    [2]uint64 // success, denial
+	DNSSECOK   uint64
+	QuerySizes [8]uint64
+	QueryBytes uint64
+	ReplySizes [8]uint64
+	ReplyBytes uint64
+}
+
+// KernelTypes is one more than the number of query types that are counted.
+const KernelTypes = 20
+
+// A type has its counter in KernelCounts, or this does not compile.
+const _ = uint(KernelTypes - numTypes)
+
+// promotion copies a reader's hits to the kernel.
+type promotion struct {
+	lis *listener
+	q   *Query
+}
+
+// promote lets the kernel answer the next queries like q, a UDP query that arrived on
+// an interface and was answered, unless replies depend on more than the question.
+func (p *promotion) promote(arrival int) {
+	z := p.q.zone
+	if z == nil || !p.q.plain || !p.lis.fast.Heard(p.q.client.Addr(), arrival) {
+		return
+	}
+	z.Cache.Promote(p.q.key, &p.q.memory.answer, p)
+}
+
+// Copy implements cache.Copier.
+func (p *promotion) Copy(e *cache.Entry, l cache.Lifetime) bool {
+	q, msg := p.q, e.Msg()
+	body := headerLen + len(q.key) - 1
+	if e.Rcode() > rcodeMask || len(msg) < body {
+		return false
+	}
+	a := KernelAnswer{
+		Generation: q.zone.table.generation, Listener: p.lis.addr, Question: q.key,
+		Body: msg[body:], TTLs: e.TTLOffsets(),
+		KeepTTL: l.KeepTTL, Age: l.Age, Left: l.Left, Refresh: l.Refresh,
+		Zone: q.zone.kernelZone, Type: int(typeIndex(q.qtype)), Denial: e.Kind() == cache.Denial,
+	}
+	copy(a.Header[:], msg[2:headerLen])
+	flags := replyFlags(binary.BigEndian.Uint16(msg[2:]), q, true)
+	binary.BigEndian.PutUint16(a.Header[:], flags&^flagRD)
+	return p.lis.fast.Put(a)
+}
+
+// unchanged reports whether the reply depends on nothing but the entry, and whether
+// the kernel counts it as the server would.
+func (v view) unchanged(e *cache.Entry) bool {
+	return (v.result == notJudged || v.result == outScope) && v == asIs(e, v.result)
+}
+
+// plainZone reports whether hits of z may be answered in the kernel: no directive
+// wants to see them.
+func plainZone(z *Zone) bool {
+	return z.Cache != nil && z.Log == nil && z.Actions == nil && !z.uncounted
+}
+
+// kernelCounter adds the kernel's counts of a zone to its other ones.
+type kernelCounter struct {
+	fast Fastpath // nil: none
+	zone int
+	seen KernelCounts
+}
+
+// add counts in s what the kernel has counted since the last call. The duration of
+// these replies is below all bounds.
+func (k *kernelCounter) add(s *statShard) {
+	if k.fast == nil {
+		return
+	}
+	now, last := k.fast.Counts(k.zone), &k.seen
+	for f := range now.Requests {
+		for t := range numTypes {
+			s.requests[0][f][t].Add(now.Requests[f][t] - last.Requests[f][t])
+		}
+	}
+	for r := range now.Rcodes {
+		s.responses[pluginCache][r].Add(now.Rcodes[r] - last.Rcodes[r])
+	}
+	success, denial := now.Lookups[0]-last.Lookups[0], now.Lookups[1]-last.Lookups[1]
+	s.lookups[lookupSuccess].Add(success)
+	s.lookups[lookupDenial].Add(denial)
+	s.duration[0].buckets[0].Add(success + denial)
+	s.do.Add(now.DNSSECOK - last.DNSSECOK)
+	for i := range now.QuerySizes {
+		s.reqSize[0].buckets[i].Add(now.QuerySizes[i] - last.QuerySizes[i])
+		s.respSize[0].buckets[i].Add(now.ReplySizes[i] - last.ReplySizes[i])
+	}
+	s.reqSize[0].sum.Add(now.QueryBytes - last.QueryBytes)
+	s.respSize[0].sum.Add(now.ReplyBytes - last.ReplyBytes)
+	k.seen = now
+}
+
+// countKernel makes z have the counts of fast. It returns the zone's number there, -1
+// if there are too many zones.
+func (m *Metrics) countKernel(z *zoneStats, fast Fastpath) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if z.kernel.fast == nil {
+		if m.kernelZones == KernelZones {
+			return -1
+		}
+		z.kernel = kernelCounter{fast: fast, zone: m.kernelZones}
+		m.kernelZones++
+	}
+	return z.kernel.zone
+}
+
+// fastpathOf returns the Fastpath of the bindings, nil if none has one, and the
+// addresses for which it answers.
+func fastpathOf(bindings []Binding) (fast Fastpath, addrs []netip.AddrPort) {
+	for _, b := range bindings {
+		if b.Fastpath != nil {
+			fast, addrs = b.Fastpath, append(addrs, b.Addr)
+		}
+	}
+	return fast, addrs
+}
