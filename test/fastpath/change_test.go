@@ -1,0 +1,97 @@
+package fastpath
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/lab"
+)
+
+// version answers A queries with an address that says how often the answer has
+// changed. Answers expire after a second.
+type version struct{ n atomic.Uint32 }
+
+func (v *version) answer(q *dns.Msg) *dns.Msg {
+	if q.Question[0].Qtype != dns.TypeA {
+		return lab.Denial(q, dns.RcodeSuccess, ".")
+	}
+	n := v.n.Add(1)
+	r := lab.ReplyAddress(q, fmt.Sprintf("192.0.%d.%d", n>>8, n&0xff))
+	r.Answer[0].Header().Ttl = 1
+	return r
+}
+
+// versionIn is the version in a reply.
+func versionIn(r *dns.Msg) (uint32, error) {
+	if data := lab.Data(r, dns.TypeA); len(data) == 1 {
+		if ip := net.ParseIP(data[0]).To4(); ip != nil {
+			return uint32(ip[2])<<8 | uint32(ip[3]), nil
+		}
+	}
+	return 0, fmt.Errorf("unexpected reply %v", r)
+}
+
+// TestNoOldAnswer: once any client has seen a new answer, no later query of any client
+// gets an older one. The clients query all the time, from two pods, while answers
+// expire and reloads replace the tables.
+func TestNoOldAnswer(t *testing.T) {
+	v := new(version)
+	n := newNode(t, v.answer)
+	d := n.start(t, 2, "fastpath on")
+	n.warm(t, n.routed, vip4+":53", "changing.example.")
+	n.warm(t, n.bridged, vip4+":53", "changing.example.")
+	before, start := n.answers(t), v.n.Load()
+	var newest atomic.Uint32
+	var clients sync.WaitGroup
+	stop := make(chan struct{})
+	for _, pod := range []*lab.Netns{n.routed, n.bridged, n.Netns} {
+		c := pod.Dial(t, "udp", vip4+":53")
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				seen := newest.Load()
+				r, err := lab.AskOn(c, lab.Query("changing.example.", dns.TypeA))
+				if err != nil {
+					t.Errorf("%s: %v", pod.Name, err)
+					return
+				}
+				got, err := versionIn(r)
+				if err != nil || got < seen {
+					t.Errorf("%s: version %d (%v) after version %d was seen", pod.Name, got, err, seen)
+					return
+				}
+				for old := newest.Load(); got > old && !newest.CompareAndSwap(old, got); old = newest.Load() {
+				}
+			}
+		})
+	}
+	for i := range 5 { // each reload serves new tables
+		mark := d.Err.Mark()
+		lab.ReplaceFile(t, d.Conf, corefileWith("fastpath on", "# "+strconv.Itoa(i)))
+		d.Signal(t, syscall.SIGHUP)
+		d.Err.WaitFor(t, mark, `configuration reloaded|reloaded`)
+		want := v.n.Load() + 2 // the answer has changed meanwhile
+		for late := time.Now().Add(time.Minute); v.n.Load() < want && time.Now().Before(late); {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	close(stop)
+	clients.Wait()
+	kernel := n.answers(t) - before
+	t.Logf("%d versions, %v answers by the kernel; passed: %s", v.n.Load()-start, kernel, n.passed(t))
+	if kernel < 1000 || v.n.Load()-start < 5 {
+		t.Error("the test did not cover changes of answers in the kernel")
+	}
+}
