@@ -7,7 +7,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill outage bench bench-check bench-readme bench-calls path clean help
+.PHONY: vuln build run image release actionlint manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill outage bench bench-check bench-readme bench-calls path clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -78,6 +78,12 @@ path: ## print the functions and files of a cache hit and a miss; fail above the
 image: ## build the image IMAGE with buildah for ARCHS, such as "amd64 arm64"
 	GO=$(GO) ./deploy/image.sh $(IMAGE) $(VERSION) $(ARCHS)
 
+release: ## make dist/: binaries, image, chart, SBOM and checksums; the same commit gives the same bytes
+	GO=$(GO) ./deploy/release.sh $(VERSION)
+
+actionlint: ## check the workflows
+	cd .github && $(GO) tool actionlint workflows/*.yml
+
 manifest: ## render deploy/nodens.yaml and nodens-cilium.yaml from the chart
 	cd test/deploy && $(GO) test -count=1 -run '^TestManifest$$' . -update
 
@@ -86,8 +92,8 @@ metrics: ## write docs/metrics.md from the code (as root)
 
 # Without cgo, like Helm, so that packages that both use are compiled once.
 deploy: export CGO_ENABLED = 0
-deploy: deps ## test chart, examples, manifest, image, alerts and dashboard (as root)
+deploy: deps actionlint ## test chart, examples, manifest, image, alerts and dashboard (as root)
 	cd test/deploy && $(GO) mod tidy -diff && $(GO) vet ./... && $(GO) test -count=1 -timeout 15m .
 
 clean: ## remove build results
-	rm -rf bin
+	rm -rf bin dist

@@ -33,7 +33,7 @@ func newCommand(e env) *cli.Command {
 		c.Action = func(context.Context, *cli.Command) error { return wrongUsage(e, "%s", completionHelp) }
 	}
 	root.Commands = []*cli.Command{
-		checkCommand(e), statusCommand(e), doctorCommand(e), migrateCommand(e), teardownCommand(e),
+		checkCommand(e), statusCommand(e), doctorCommand(e), migrateCommand(e), teardownCommand(e), lookupCommand(e),
 		command(e, "version", "", "print the version", "usage: nodens version\n", nil, func(context.Context, *cli.Command) error {
 			return printLine(e, versionLine())
 		}),

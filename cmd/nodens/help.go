@@ -14,6 +14,7 @@ const daemonHelp = `nodens is a DNS cache for the nodes of a Kubernetes cluster.
   nodens doctor        examine how queries of the node and of a pod reach nodens
   nodens migrate FILE… convert manifests of node-cache to nodens
   nodens teardown      remove from the host everything that nodens has set up
+  nodens lookup NAME   query a DNS server and print its answer
   nodens version       print the version
   nodens completion    print a completion script for bash, zsh or fish
   nodens help COMMAND  explain a command

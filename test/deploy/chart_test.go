@@ -18,7 +18,7 @@ import (
 
 // template renders the chart for the namespace kube-system.
 func template(args ...string) (string, error) {
-	return command(".", helm, append([]string{"template", "nodens", chart, "--namespace", "kube-system"}, args...)...)
+	return command(".", helm, append([]string{"template", "nodens", chart, "--namespace", "kube-system", "--no-hooks"}, args...)...)
 }
 
 func mustTemplate(t *testing.T, args ...string) objects {
@@ -501,5 +501,19 @@ func TestPolicies(t *testing.T) {
 	}
 	for _, f := range files {
 		decode(t, readFile(t, f))
+	}
+}
+
+// TestHelmTest checks the pod of helm test: it runs a command that the image has,
+// under the restricted Pod Security Standard.
+func TestHelmTest(t *testing.T) {
+	out, err := command(".", helm, "template", "nodens", chart, "--show-only", "templates/tests/lookup.yaml")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"helm.sh/hook: test", "- lookup\n", `- "169.254.20.10"`, "runAsNonRoot: true", "drop: [ALL]"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
 	}
 }

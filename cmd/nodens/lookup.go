@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/urfave/cli/v3"
+)
+
+const lookupHelp = `usage: nodens lookup NAME [TYPE] [SERVER]
+
+Queries SERVER (default: the first of /etc/resolv.conf) for NAME, and prints the
+answer. The image has no other program for this, and helm test runs it.
+
+Exit status: 0 NOERROR; 1 another answer, or none; 2 a wrong command line.
+`
+
+func lookupCommand(e env) *cli.Command {
+	return command(e, "lookup", "NAME [TYPE] [SERVER]", "query a DNS server and print its answer", lookupHelp, nil, func(ctx context.Context, c *cli.Command) error {
+		qtype := dns.TypeA
+		if text := c.Args().Get(1); text != "" {
+			qtype = dns.StringToType[strings.ToUpper(text)]
+		}
+		if c.NArg() < 1 || c.NArg() > 3 || qtype == dns.TypeNone {
+			return wrongUsage(e, "%s", lookupHelp)
+		}
+		server := c.Args().Get(2)
+		if server == "" {
+			conf, err := dns.ClientConfigFromFile("/etc/resolv.conf")
+			if err != nil || len(conf.Servers) == 0 {
+				return fmt.Errorf("lookup: no server in /etc/resolv.conf: %w", err)
+			}
+			server = conf.Servers[0]
+		}
+		if _, _, err := net.SplitHostPort(server); err != nil {
+			server = net.JoinHostPort(server, "53")
+		}
+		return lookup(ctx, e, new(dns.Msg).SetQuestion(dns.Fqdn(c.Args().First()), qtype), server)
+	})
+}
+
+// lookup prints the answer to q, over UDP and, if it is truncated, over TCP.
+func lookup(ctx context.Context, e env, q *dns.Msg, server string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	client := &dns.Client{Timeout: 5 * time.Second}
+	r, _, err := client.ExchangeContext(ctx, q, server)
+	if err == nil && r.Truncated {
+		client.Net = "tcp"
+		r, _, err = client.ExchangeContext(ctx, q, server)
+	}
+	if err != nil {
+		return fmt.Errorf("lookup: %w", err)
+	}
+	for _, rr := range r.Answer {
+		if err := printLine(e, rr.String()); err != nil {
+			return err
+		}
+	}
+	if r.Rcode != dns.RcodeSuccess {
+		return fmt.Errorf("lookup: %s answers %s", server, dns.RcodeToString[r.Rcode])
+	}
+	return nil
+}
