@@ -104,7 +104,8 @@ type Pool struct {
 	tls       *tls.Config   // never modified
 	turns     atomic.Uint32 // exchanges with PolicyRoundRobin
 	bounds    atomic.Pointer[Limits]
-	active    atomic.Int64 // exchanges
+	share     atomic.Pointer[Limits] // the part that one server may use
+	active    atomic.Int64           // exchanges
 	hedges    budget
 	timers    timers
 	down      atomic.Bool // there is an outage
@@ -133,9 +134,9 @@ func NewPool(c PoolConfig) (*Pool, error) {
 	p := &Pool{cfg: c, tls: baseTLS(c.TLS), facts: known, wake: make(chan struct{}, 1)}
 	p.downError = &Error{EDE: edeNoReachableAuthority, Text: ErrDown.Error(), Err: fmt.Errorf("forward %s: %w", c.From, ErrDown)}
 	p.outage.timer.due = p.dueOutage
-	p.SetLimits(c.Limits)
 	p.hedges.thousandths.Store(hedgeSaved / 2)
 	p.servers.Store(new([]*server))
+	p.SetLimits(c.Limits)
 	p.SetEndpoints(c.Endpoints)
 	return p, nil
 }
@@ -201,7 +202,17 @@ func (p *Pool) SetLimits(l Limits) {
 	l.Sockets = orDefault(l.Sockets, defaultSockets)
 	l.Conns = orDefault(l.Conns, defaultConns)
 	l.Pending = orDefault(l.Pending, defaultPending)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.bounds.Store(&l)
+	p.setShare()
+}
+
+// setShare gives each server the same part of the limits, so that a dead one cannot use
+// the parts of the others. p.mu is held.
+func (p *Pool) setShare() {
+	l, n := p.bounds.Load(), max(1, len(*p.servers.Load()))
+	p.share.Store(&Limits{Sockets: max(1, l.Sockets/n), Conns: max(1, l.Conns/n)})
 }
 
 // SetEndpoints replaces the servers. Those that stay keep their connections
@@ -234,6 +245,7 @@ func (p *Pool) setEndpoints(endpoints []Endpoint) {
 		next = append(next, s)
 	}
 	p.servers.Store(&next)
+	p.setShare()
 	for _, s := range old {
 		s.retire()
 	}

@@ -75,12 +75,6 @@ func (s *server) retire() {
 	s.metrics.release()
 }
 
-// share is the part of a limit of the pool that one server may use. So a dead server
-// cannot use the shares of the others.
-func (s *server) share(limit int) int {
-	return max(1, limit/max(1, len(*s.pool.servers.Load())))
-}
-
 // name is the server's name in errors and logs.
 func (s *server) name() string {
 	if s.ServerName != "" {

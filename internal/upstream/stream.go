@@ -84,7 +84,7 @@ func (cs *conns) choose(fresh bool) *stream {
 		}
 		cs.close(c, net.ErrClosed)
 	}
-	if len(cs.all) < cs.server.share(cs.server.pool.bounds.Load().Conns) {
+	if len(cs.all) < cs.server.pool.share.Load().Conns {
 		return nil
 	}
 	if len(cs.idle) > 0 {

@@ -100,7 +100,7 @@ func (ps *ports) send(q *query, now time.Time) error {
 func (ps *ports) take(q *query, now time.Time) (*port, error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	limit := ps.server.share(ps.server.pool.bounds.Load().Sockets)
+	limit := ps.server.pool.share.Load().Sockets
 	pt := ps.random(now, limit)
 	if pt != nil {
 		ps.server.metrics.conn(overUDP, true)
