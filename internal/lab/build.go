@@ -20,9 +20,13 @@ const daemonPackage = "github.com/nodens-dns/nodens/cmd/nodens"
 var programs string
 
 // Main runs the tests of m with a directory for the Programs that they build,
-// removes it, and returns the exit status. In a process that GoLookup describes
-// it looks up names instead.
+// removes it, and returns the exit status. In a process that GoLookup or GoClient
+// describes it looks up names instead.
 func Main(m *testing.M) int {
+	if args, ok := os.LookupEnv(envClient); ok {
+		goClient(strings.Fields(args))
+		return 0
+	}
 	if names, ok := os.LookupEnv(envLookup); ok {
 		goLookups(strings.Fields(names))
 		return 0

@@ -2,7 +2,6 @@ package kill
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,26 +26,24 @@ type client struct {
 func (n *node) startClients(t *testing.T) []*client {
 	t.Helper()
 	lab.NeedTools(t, "gcc", "musl-gcc", "unshare")
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var clients []*client
 	for _, c := range []struct {
-		name, program, env, options string
+		name    string
+		program *lab.Program // Go's resolver if nil
+		options string
 	}{
-		{"musl", muslClient.Path(t), "", ""},
-		{"glibc", glibcClient.Path(t), "", ""},
-		{"go", self, envClient + "=go", ""},
-		{"tcp", self, envClient + "=go", "options use-vc\n"},
+		{"musl", muslClient, ""},
+		{"glibc", glibcClient, ""},
+		{"go", nil, ""},
+		{"tcp", nil, "options use-vc\n"},
 	} {
 		p := n.addPod(t, c.name)
-		cmd := lab.Command{
-			Netns: p.netns, Cgroup: p.cgroup, Binds: lab.Etc(t, "nameserver "+vip+"\n"+c.options),
-			Args: []string{c.program, c.name + ".example", fmt.Sprint(rate), fmt.Sprint(workers)},
-		}
-		if c.env != "" {
-			cmd.Env = []string{c.env}
+		cmd := lab.Command{Netns: p.netns, Cgroup: p.cgroup, Binds: lab.Etc(t, "nameserver "+vip+"\n"+c.options)}
+		args := []string{c.name + ".example", fmt.Sprint(rate), fmt.Sprint(workers)}
+		if c.program == nil {
+			cmd.Args, cmd.Env = lab.GoClient(t, args...)
+		} else {
+			cmd.Args = append([]string{c.program.Path(t)}, args...)
 		}
 		clients = append(clients, &client{cmd.Start(t), c.name})
 	}

@@ -8,18 +8,12 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// envClient makes the test binary run goClient.
-const envClient = "NODENS_KILL_TEST_CLIENT"
-
 var (
 	rounds = flag.Int("rounds", 2, "`number` of times that every fault is repeated")
 	only   = flag.String("fault", "", "run this `fault` only")
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(envClient) != "" {
-		goClient()
-	}
 	flag.Parse()
 	lab.OwnBPFFS()
 	os.Exit(lab.Main(m))

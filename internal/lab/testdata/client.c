@@ -7,7 +7,8 @@
  * Prints a line at once for a lookup that fails, and for one that takes at least
  * 2.4 seconds (musl retries after 2.5 and glibc after 5):
  *	failed|slow NAME MILLISECONDS REASON
- * An answer without an address of each family is a failure.
+ * An answer without an address of each family is a failure; POPULAR needs an IPv4
+ * address only.
  *
  * On SIGUSR1 it waits for the running lookups and prints, of all lookups since the
  * last such line:
@@ -67,7 +68,7 @@ static const char *lookup(const char *name)
 	freeaddrinfo(list);
 	if (!v4)
 		return "no IPv4 address";
-	return v6 ? NULL : "no IPv6 address";
+	return v6 || name == popular ? NULL : "no IPv6 address";
 }
 
 static void note(long me, const char *name, long ms, const char *reason)

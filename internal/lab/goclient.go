@@ -1,4 +1,4 @@
-package kill
+package lab
 
 import (
 	"context"
@@ -7,17 +7,35 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 )
 
-// goClient does what client.c of the lab does, with Go's own resolver, which uses
-// TCP if resolv.conf has use-vc. It does not return.
-func goClient() {
-	c := &lookups{suffix: os.Args[1], rounds: make([]int, number(os.Args[3]))}
+const envClient = "NODENS_LAB_CLIENT"
+
+// GoClient is testdata/client.c with Go's resolver, which uses TCP if resolv.conf has
+// use-vc: a command line and an environment for a test binary whose TestMain calls
+// Main. args are those of client.c.
+func GoClient(t testing.TB, args ...string) (line, env []string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{self}, []string{envClient + "=" + strings.Join(args, " ")}
+}
+
+// goClient does what client.c does, until SIGTERM.
+func goClient(args []string) {
+	c := &lookups{suffix: args[0], rounds: make([]int, number(args[2]))}
+	if len(args) > 3 {
+		c.popular = args[3]
+	}
 	c.ended.L = &c.mu
-	c.period = time.Second * time.Duration(len(c.rounds)) / time.Duration(number(os.Args[2]))
+	c.period = time.Second * time.Duration(len(c.rounds)) / time.Duration(number(args[1]))
 	for worker := range c.rounds {
 		go c.run(worker)
 	}
@@ -26,11 +44,10 @@ func goClient() {
 	fmt.Println("started")
 	for s := range signals {
 		if s == syscall.SIGTERM {
-			break
+			return
 		}
 		c.endRound()
 	}
-	os.Exit(0)
 }
 
 func number(s string) int {
@@ -42,8 +59,9 @@ func number(s string) int {
 }
 
 type lookups struct {
-	suffix string
-	period time.Duration // of lookups of one worker
+	suffix  string
+	popular string        // every second lookup, unless empty
+	period  time.Duration // of lookups of one worker
 
 	mu            sync.Mutex // guards what follows
 	ended         sync.Cond  // a lookup has ended
@@ -58,11 +76,15 @@ func (c *lookups) run(worker int) {
 	due := time.Now().Add(time.Duration(worker) * c.period / time.Duration(len(c.rounds)))
 	for i := 0; ; i++ {
 		<-time.After(time.Until(due))
-		name := fmt.Sprintf("n%d-%d.%s.", worker, i, c.suffix)
+		name := fmt.Sprintf("n%d-%d.%s", worker, i, c.suffix)
+		families := 2
+		if c.popular != "" && i%2 == 1 {
+			name, families = c.popular, 1
+		}
 		start := time.Now()
 		addrs, err := resolver.LookupNetIP(context.Background(), "ip", name)
 		took := time.Since(start)
-		if err == nil && len(addrs) != 2 {
+		if err == nil && len(addrs) < families {
 			err = fmt.Errorf("%d addresses", len(addrs))
 		}
 		c.record(worker, name, took, err)
