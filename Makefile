@@ -7,7 +7,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image release actionlint manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm kill outage bench bench-check bench-readme bench-calls path clean help
+.PHONY: vuln build run image release actionlint manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm cluster cluster-up cluster-down e2e kill outage bench bench-check bench-readme bench-calls path clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,6 +52,20 @@ vuln: ## check for known vulnerabilities in code that is called (needs vuln.go.d
 
 vm: ## test the daemon, netsetup and bpf on Debian's 6.1 kernel in an emulated machine (as root)
 	GO=$(GO) ./test/vm/run.sh
+
+cluster: ## test nodens in a Kubernetes cluster of two emulated nodes (as root; 20 minutes more the first time)
+	./test/cluster/test.sh
+
+cluster-up: ## start that cluster and leave it; test/cluster/kubectl points at it
+	./test/cluster/build.sh
+	./test/cluster/down.sh
+	./test/cluster/up.sh --set tier=full --set redirect.mode=on
+
+cluster-down: ## end it
+	./test/cluster/down.sh
+
+e2e: ## run Kubernetes' own end-to-end tests of DNS in that cluster (as root)
+	./test/cluster/e2e.sh --set tier=full --set redirect.mode=on
 
 kill: ## kill, stop and replace the daemon under load, ten times each, and print the lookup times (as root)
 	$(GO) test -count=1 -timeout 20m ./test/kill -v -rounds 10

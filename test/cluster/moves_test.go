@@ -1,0 +1,114 @@
+package cluster
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/nodens-dns/nodens/internal/lab"
+)
+
+// moves are the drills that install something else than nodens.
+var moves = []drill{
+	{name: "helm uninstall", do: uninstall, gap: true, after: func(t *testing.T) {
+		teardown(t)
+		upgrade(t)
+	}},
+	{name: "upgrade from an old chart", before: func(t *testing.T) {
+		uninstall(t)
+		// The old chart has no tiers.
+		old := regexp.MustCompile(`tier=(resilient|full)`).ReplaceAllString(*options, "redirect.mode=on")
+		old = strings.ReplaceAll(old, "tier=minimal", "redirect.mode=off")
+		args := []string{"upgrade", "--install", "nodens", filepath.Join(dir, "old/deploy/chart"),
+			"--values", "values.yaml", "--set", "image.tag=old"}
+		helm(t, append(args, strings.Fields(old)...)...)
+		waitForRollout(t, "nodens")
+	}, do: func(t *testing.T) { upgrade(t) }},
+	{name: "migration from node-cache", before: func(t *testing.T) {
+		uninstall(t)
+		teardown(t)
+		apply(t, addon(t))
+		waitForRollout(t, "node-local-dns")
+	}, do: func(t *testing.T) {
+		file := lab.WriteFile(t, filepath.Join(t.TempDir(), "addon.yaml"), addon(t))
+		out, err := exec.Command(filepath.Join(dir, "run", "nodens"), "migrate", "-image", "localhost/nodens:1", file).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply(t, string(out))
+		waitForRollout(t, "node-local-dns")
+	}, after: func(t *testing.T) {
+		kubectl(t, "-n", "kube-system", "delete", "daemonset/node-local-dns", "configmap/node-local-dns", "service/node-local-dns", "serviceaccount/node-local-dns")
+		kubectl(t, "-n", "kube-system", "wait", "--for=delete", "pod", "-l", "k8s-app=node-local-dns", "--timeout", timeout.String())
+		upgrade(t)
+	}},
+}
+
+// addon is the manifest of NodeLocal DNSCache, filled in as its documentation says.
+func addon(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../cmd/nodens/testdata/migrate/addon.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.NewReplacer("__PILLAR__LOCAL__DNS__", localIP, "__PILLAR__DNS__SERVER__", "10.96.0.10",
+		"__PILLAR__DNS__DOMAIN__", "cluster.local").Replace(string(text))
+}
+
+func uninstall(t *testing.T) {
+	helm(t, "uninstall", "nodens", "--wait", "--timeout", timeout.String())
+	kubectl(t, "-n", "kube-system", "wait", "--for=delete", "pod", "-l", "app.kubernetes.io/name=nodens", "--timeout", timeout.String())
+}
+
+// teardown removes nodens as docs/install.md says, and checks that nothing is left.
+func teardown(t *testing.T) {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/teardown.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := regexp.MustCompile(`ghcr.io/nodens-dns/nodens:[0-9.]+`)
+	file := lab.WriteFile(t, filepath.Join(t.TempDir(), "teardown.yaml"), image.ReplaceAllString(string(text), "localhost/nodens:1"))
+	kubectl(t, "apply", "-f", file)
+	waitForRollout(t, "nodens-teardown")
+	kubectl(t, "delete", "-f", file)
+	for _, n := range nodes {
+		left := onNode(t, n, "ls /sys/fs/bpf/; ls -d /run/nodens 2>/dev/null; ip -o address show to "+localIP+"; nft list tables | grep nodens || true")
+		if strings.TrimSpace(left) != "" {
+			t.Errorf("left on node %s:\n%s", n, left)
+		}
+	}
+}
+
+// TestReboot restarts a node while the clients of the other one look up names.
+func TestReboot(t *testing.T) {
+	needCluster(t)
+	startClients(t)
+	settle(t)
+	boot := onNode(t, "1", "cat /proc/sys/kernel/random/boot_id")
+	var others []client
+	for _, c := range clients {
+		if c.node != "1" {
+			others = append(others, c)
+		}
+	}
+	_, _ = tryOnNode("1", "sync; echo b >/proc/sysrq-trigger")
+	waitFor(t, "start of node 1", func() (bool, string) {
+		now, err := tryOnNode("1", "cat /proc/sys/kernel/random/boot_id")
+		return err == nil && now != boot && ready("1"), now
+	})
+	waitForRollout(t, "nodens")
+	r := row{drill: "reboot of the other node", all: endRound(t, others)}
+	t.Logf("\n%s", table([]row{r}))
+	r.check(t)
+	for _, c := range clients { // those of node 1 have new containers
+		if c.node == "1" {
+			seen.Delete(c)
+		}
+	}
+	kubectl(t, "wait", "--for=condition=Ready", "pod", "-l", "app=client", "--timeout", timeout.String())
+	settle(t)
+}

@@ -1,0 +1,10 @@
+#!/bin/bash
+# run.sh [OPTION...]: runs the tests in the cluster that up.sh started. The options are
+# those of go test's binaries, such as -test.run TestDrills.
+set -eu
+. "$(dirname "$0")/env.sh"
+cd "$here"
+CGO_ENABLED=0 go test -c -o "$run/cluster.test" .
+CGO_ENABLED=0 go build -o "$run/nodens" "$repo/cmd/nodens"
+export CLUSTER_DNS
+NODENS_CLUSTER=$CLUSTER_DIR inns "$run/cluster.test" -test.v -test.timeout 60m "$@"

@@ -1,0 +1,24 @@
+#!/bin/bash
+# Builds and starts the cluster, runs the tests, and ends the cluster: make cluster.
+# CONFIG names a tier of the chart, with its way from pods to nodens. The arguments are
+# those of run.sh.
+set -eu
+case ${CONFIG:=full} in
+full) options=(--set tier=full --set redirect.mode=on) ;;
+resilient)
+	export PROXY_MODE=nftables
+	options=(--set tier=resilient) ;;
+minimal) # kube-proxy answers while nodens does not
+	export CLUSTER_DNS=10.96.0.10
+	options=(--set tier=minimal --set config.dnsServer=10.96.0.10) ;;
+*) echo "no CONFIG $CONFIG" >&2; exit 2 ;;
+esac
+. "$(dirname "$0")/env.sh"
+start=$SECONDS
+"$here/build.sh"
+echo "built after $((SECONDS - start)) s"
+"$here/down.sh"
+trap '"$here/down.sh"' EXIT
+"$here/up.sh" "${options[@]}"
+"$here/run.sh" -helm "${options[*]}" "$@"
+echo "the cluster's tests passed after $((SECONDS - start)) s"

@@ -1,0 +1,17 @@
+#!/bin/bash
+# up.sh [HELM OPTION...]: starts the cluster and installs CoreDNS and nodens.
+set -eu
+. "$(dirname "$0")/env.sh"
+start=$SECONDS
+"$here/control.sh" start
+"$here/node.sh"
+ready() { kubectl wait --for=condition=Ready "node/node$1" --timeout=5s; }
+for n in $NODES; do wait_for 900 "node $n" ready "$n"; done
+echo "nodes are ready after $((SECONDS - start)) s"
+kubectl apply -f "$here/manifests/coredns.yaml" >/dev/null
+kubectl -n kube-system rollout status deployment/coredns --timeout=10m
+if [ "${NODENS:-yes}" != yes ]; then exit; fi
+inns "$bin/helm" upgrade --install nodens "$repo/deploy/chart" --namespace kube-system \
+	--values "$here/values.yaml" "$@" >"$log/helm.log"
+kubectl -n kube-system rollout status daemonset/nodens --timeout=10m
+echo "the cluster is up after $((SECONDS - start)) s; test/cluster/kubectl points at it"
