@@ -54,6 +54,21 @@ func (r *Redirect) Repair() (who Steering, restored string, open bool, err error
 	return Ours, maps, false, nil
 }
 
+// Resume does Alive after Withdraw, unless another process redirects or an operator has
+// run Teardown.
+func (r *Redirect) Resume() (resumed bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false, errClosed
+	}
+	defer lockPins(r.pinDir)()
+	if who, err := r.steering(); who != Ours || err != nil {
+		return false, err
+	}
+	return true, r.declareAlive()
+}
+
 // steering needs mu and the lock of the pins.
 func (r *Redirect) steering() (Steering, error) {
 	torn, err := isTornDown(r.pinDir)

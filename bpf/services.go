@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -129,6 +130,15 @@ func (t *serviceTable) removeOthers() error {
 		t.log.Info("removed a predecessor's service", "service", vip)
 	}
 	return nil
+}
+
+// Services returns the services, with the fallbacks that they have now, by VIP.
+func (r *Redirect) Services() []Service {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := slices.Collect(maps.Values(r.table.services))
+	slices.SortFunc(list, func(a, b Service) int { return a.VIP.Compare(b.VIP) })
+	return list
 }
 
 // SetFallbacks replaces the fallbacks of the service at vip. Without any, the kernel

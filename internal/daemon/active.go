@@ -142,6 +142,7 @@ func (c *activeConfig) switchRedirect(ctx context.Context, a *app) (resume func(
 		if inUse {
 			plan = a.plan
 		}
+		c.host.setTargets(plan)
 		c.redirect.Open(ctx, plan)
 		c.redirect.Start(ctx)
 	}

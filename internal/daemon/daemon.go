@@ -156,7 +156,9 @@ func (d *daemon) steps(cfg source) []step {
 // openRedirect never fails: without redirection the daemon serves by address.
 func (d *daemon) openRedirect(cfg source) func(context.Context) error {
 	return func(ctx context.Context) error {
-		d.redirect.Open(ctx, d.opts.planRedirect(cfg))
+		plan := d.opts.planRedirect(cfg)
+		d.host.setTargets(plan)
+		d.redirect.Open(ctx, plan)
 		return nil
 	}
 }

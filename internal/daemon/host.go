@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -123,6 +124,24 @@ func (s *hostSetup) ensureAccepts(ctx context.Context) error {
 		s.countError("iptables")
 	}
 	return nil
+}
+
+// setTargets lets pods reach the targets of plan through host firewalls that drop by
+// default, as ensureAccepts does for the local addresses.
+func (s *hostSetup) setTargets(plan redirect.Plan) {
+	if !s.wantsRules() {
+		return
+	}
+	var targets []netip.AddrPort
+	if plan.Wanted() && plan.Err == nil {
+		for _, svc := range plan.Services {
+			targets = append(targets, svc.Target)
+		}
+	}
+	if err := s.host.Firewall.SetTargets(targets); err != nil {
+		s.log.Error("adding accept rules for the targets of redirection failed", "error", err)
+		s.countError("iptables")
+	}
 }
 
 // removeAccepts comes after the drain: until then, answers must pass.

@@ -52,7 +52,8 @@ type Plan struct {
 	LearnsEndpoints bool
 	// ClusterIP is the cluster IP of the cluster's DNS, if it is known. The service
 	// proxy delivers it even when no daemon runs.
-	ClusterIP netip.Addr
+	ClusterIP     netip.Addr
+	ClusterDomain string // nodens asks fallbacks for its SOA record
 	// Clears: redirection is off, and nodens removes a predecessor's pins.
 	Clears bool
 	Err    error
@@ -75,7 +76,7 @@ func NewPlan(in Input) Plan {
 		fallbacks = in.clusterUpstreams()
 		p.LearnsEndpoints = in.LearnsEndpoints
 	}
-	p.ClusterIP = in.ClusterIP
+	p.ClusterIP, p.ClusterDomain = in.ClusterIP, in.ClusterDomain
 	vips := in.vips()
 	if len(vips) == 0 {
 		p.Err = errors.New("nothing to redirect: set -localip or the option service")

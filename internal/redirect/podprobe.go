@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
@@ -76,21 +75,17 @@ func (p podProbe) round(ctx context.Context) (reach, error) {
 
 // query returns nil if this process answers at vip.
 func (p podProbe) query(ctx context.Context, netns *os.File, vip netip.AddrPort) error {
-	const tries, wait = 2, time.Second
+	const tries = 2
 	c, err := dialInside(netns, vip)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	defer context.AfterFunc(ctx, func() { _ = c.Close() })() // interrupts a read
 	m := new(dns.Msg).SetQuestion("id.server.", dns.TypeTXT)
 	m.Question[0].Qclass = dns.ClassCHAOS
 	for range tries {
-		if err = c.SetDeadline(time.Now().Add(wait)); err != nil {
-			return err
-		}
 		var reply *dns.Msg
-		if reply, err = exchange(&dns.Conn{Conn: c}, m); err == nil {
+		if reply, err = ask(ctx, c, m); err == nil {
 			return p.ours(reply)
 		}
 	}

@@ -22,7 +22,10 @@ type session struct {
 
 	kubepods string        // directory
 	kernel   *bpf.Redirect // nil: not loaded
-	counters prometheus.Collector
+	// fallbacks and reach are nil if kernel is
+	fallbacks *fallbacks
+	reach     *targetProbe
+	counters  prometheus.Collector
 
 	background *tasks // from open to close
 	steering   *tasks // from start to withdraw; nil: not started
@@ -47,18 +50,21 @@ func (s *session) load(endpoints learned, first bool) error {
 		}
 	}
 	services := s.plan.Services
+	pinned, _ := bpf.Inspect(s.plan.PinDir) // OpenRedirect reports the error
 	if s.plan.LearnsEndpoints && !endpoints.known {
-		pinned, _ := bpf.Inspect(s.plan.PinDir) // OpenRedirect reports the error
 		services = s.plan.withPinned(pinned)
 	}
+	s.fallbacks = newFallbacks(s, services, pinned)
 	var err error
 	s.kernel, err = bpf.OpenRedirect(bpf.RedirectConfig{
-		Cgroup: s.kubepods, PinDir: s.plan.PinDir, Services: services,
+		Cgroup: s.kubepods, PinDir: s.plan.PinDir, Services: s.fallbacks.in(services),
 		HeartbeatTimeout: s.plan.Heartbeat, Logger: s.cfg.Logger,
 	})
 	if err != nil {
 		return err
 	}
+	s.fallbacks.adopt(s.kernel)
+	s.reach = &targetProbe{kubepods: s.kubepods, services: s.plan.Services, fallbacks: s.fallbacks.of}
 	s.counters = s.kernel.Collector()
 	if err := s.cfg.Registerer.Register(s.counters); err != nil {
 		return err
@@ -149,6 +155,8 @@ func (s *session) engage(ctx context.Context) error {
 		return err
 	}
 	s.status.on()
+	s.steering.run(s.fallbacks.run)
+	s.steering.run(s.followReach)
 	beats := &heartbeat{
 		services: s.plan.Services, workers: s.cfg.Workers, interval: heartbeatInterval(s.plan.Heartbeat),
 		kernel: s.kernel, status: s.status, report: s.report(),
@@ -168,6 +176,9 @@ func (s *session) attach(ctx context.Context) error {
 		return err
 	}
 	if err := s.optOut().sync(); err != nil {
+		return err
+	}
+	if err := s.reach.check(ctx); errors.Is(err, errUnreachable) {
 		return err
 	}
 	return s.kernel.Engage()
@@ -212,7 +223,7 @@ func (s *session) setFallbacks(endpoints learned) error {
 			some = svc.Fallbacks
 		}
 		if len(some) > 0 {
-			errs = append(errs, s.kernel.SetFallbacks(svc.VIP, some))
+			errs = append(errs, s.fallbacks.set(svc.VIP, some))
 		}
 	}
 	return errors.Join(errs...)
@@ -226,7 +237,7 @@ func (s *session) forget() error {
 	var errs []error
 	for _, svc := range s.plan.Services {
 		if svc.VIP.Addr() == s.plan.ClusterIP {
-			errs = append(errs, s.kernel.SetFallbacks(svc.VIP, nil))
+			errs = append(errs, s.fallbacks.set(svc.VIP, nil))
 		}
 	}
 	return errors.Join(errs...)

@@ -35,10 +35,13 @@ type status struct {
 	state  *prometheus.GaugeVec
 	errors prometheus.Counter
 	missed prometheus.Counter // heartbeats
+	// fallback is 1 for each that answers, by address
+	fallback *prometheus.GaugeVec
 
 	mu       sync.Mutex // guards the history of failures
 	reason   string     // of the last failure; empty after a success
 	failures int        // resets since the last success
+	lost     bool       // pods do not reach a target
 }
 
 func newStatus(log *slog.Logger, reg prometheus.Registerer, gate *server.Gate) *status {
@@ -54,10 +57,13 @@ func newStatus(log *slog.Logger, reg prometheus.Registerer, gate *server.Gate) *
 			Name: "nodens_redirect_heartbeats_missed_total", Help: "Queries of nodens to its own targets that got no answer in time.",
 		}),
 	}
+	s.fallback = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "nodens_redirect_fallback_up", Help: "1 if a fallback answers nodens, 0 if it does not and is not used while another one answers.",
+	}, []string{"fallback"})
 	refused := prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "nodens_redirect_refused_total", Help: "Datagrams and connections to a target that came from outside the node and got no answer.",
 	}, func() float64 { return float64(gate.Refused()) })
-	reg.MustRegister(s.state, s.errors, s.missed, refused)
+	reg.MustRegister(s.state, s.errors, s.missed, s.fallback, refused)
 	s.set(stateOff)
 	return s
 }
@@ -95,10 +101,41 @@ func (s *status) off() {
 	s.set(stateOff)
 }
 
-// on sets the state and forgets failures.
+// on sets the state and forgets failures. While pods do not reach a target, the state
+// stays failed.
 func (s *status) on() {
 	s.succeed()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.lost {
+		s.set(stateOn)
+	}
+}
+
+// unreachable sets the state, until reachable is called, and logs why.
+func (s *status) unreachable(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = true
+	s.error("lookups go to the fallbacks", "error", err)
+	s.set(stateFailed)
+}
+
+func (s *status) reachable() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = false
+	s.log.Info("pods reach the target again: sockets are redirected")
 	s.set(stateOn)
+}
+
+// warnOnce logs err unless its text equals before. It returns the text of err.
+func (s *status) warnOnce(before, msg string, err error) string {
+	now := errorText(err)
+	if err != nil && now != before {
+		s.log.Warn(msg, "error", err)
+	}
+	return now
 }
 
 func (s *status) succeed() {

@@ -32,11 +32,11 @@ type Config struct {
 // concurrent use.
 type Firewall struct {
 	id    owner.Identity
-	want  wanted
 	nft   nft.Client
 	drops prometheus.Gauge
 
 	mu       sync.Mutex // serialises changes, and guards:
+	want     wanted
 	claim    *owner.Claim
 	logged   map[string]bool // Drop.What
 	previous string          // generation whose marks were overwritten; "": none
@@ -49,7 +49,7 @@ type Firewall struct {
 // New registers the metrics.
 func New(cfg Config) (*Firewall, error) {
 	f := &Firewall{
-		id: cfg.Owner, want: wanted{cfg.LocalIPs, cfg.Ports}, nft: nft.Client{NetNS: cfg.Owner.NetNS}, claim: owner.NewClaim(owner.Accepts, cfg.Owner),
+		id: cfg.Owner, want: wanted{localIPs: cfg.LocalIPs, ports: cfg.Ports}, nft: nft.Client{NetNS: cfg.Owner.NetNS}, claim: owner.NewClaim(owner.Accepts, cfg.Owner),
 		logged: make(map[string]bool),
 		drops: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "nodens_netsetup_foreign_drops",
@@ -93,6 +93,20 @@ func (f *Firewall) Ensure(ctx context.Context) error {
 		f.log(d)
 	}
 	return errors.Join(err, legacyErr)
+}
+
+// SetTargets changes the addresses to which sockets are redirected, and the rules if
+// they are wanted and no other generation owns them: pods must reach the targets as
+// they reach the local IPs.
+func (f *Firewall) SetTargets(targets []netip.AddrPort) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if slices.Equal(f.want.targets, targets) {
+		return nil
+	}
+	f.want.targets = slices.Clone(targets)
+	_, _, err := f.claim.Repair(f.blocking, f.converge)
+	return err
 }
 
 // log logs each drop once.

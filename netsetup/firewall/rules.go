@@ -14,10 +14,29 @@ import (
 type wanted struct {
 	localIPs []netip.Addr
 	ports    nft.Ports
+	targets  []netip.AddrPort // of redirection
 }
 
-// accepts returns the rules that the chain needs. They accept the local IPs' DNS and
-// health traffic with other hosts and pods, and with the node's own processes. The
+// place is an address and the ports that clients reach there.
+type place struct {
+	ip    netip.Addr
+	ports nft.Ports
+}
+
+// places returns the local IPs first.
+func (w wanted) places() []place {
+	var all []place
+	for _, ip := range w.localIPs {
+		all = append(all, place{ip, w.ports})
+	}
+	for _, t := range w.targets {
+		all = append(all, place{t.Addr(), nft.Ports{DNS: t.Port()}})
+	}
+	return all
+}
+
+// accepts returns the rules that the chain needs. They accept the DNS and health
+// traffic of all places with other hosts and pods, and with the node's own processes. The
 // node's own traffic passes lo in both directions. Only on lo can a source address
 // be trusted. All expressions are known to iptables-nft, so that it can still list
 // its tables.
@@ -26,8 +45,8 @@ func (w wanted) accepts(c *chain, generation string) []nft.Rule {
 		return nil
 	}
 	var rules []nft.Rule
-	for _, ip := range w.localIPs {
-		if !carries(c.table.Family, ip) {
+	for _, p := range w.places() {
+		if !carries(c.table.Family, p.ip) {
 			continue
 		}
 		match := nft.AddrIs
@@ -36,14 +55,14 @@ func (w wanted) accepts(c *chain, generation string) []nft.Rule {
 				return append(nft.FamilyIs(ip), nft.AddrIs(ip, field)...)
 			}
 		}
-		to, from := match(ip, nft.AddrDst), match(ip, nft.AddrSrc)
+		to, from := match(p.ip, nft.AddrDst), match(p.ip, nft.AddrSrc)
 		switch c.hook {
 		case *nftables.ChainHookInput:
-			rules = append(rules, w.acceptIf(to, nft.PortDst)...)
-			rules = append(rules, w.acceptIf(append(from, onLo(expr.MetaKeyIIFNAME)...), nft.PortSrc)...)
+			rules = append(rules, p.acceptIf(to, nft.PortDst)...)
+			rules = append(rules, p.acceptIf(append(from, onLo(expr.MetaKeyIIFNAME)...), nft.PortSrc)...)
 		case *nftables.ChainHookOutput:
-			rules = append(rules, w.acceptIf(from, nft.PortSrc)...)
-			rules = append(rules, w.acceptIf(append(to, onLo(expr.MetaKeyOIFNAME)...), nft.PortDst)...)
+			rules = append(rules, p.acceptIf(from, nft.PortSrc)...)
+			rules = append(rules, p.acceptIf(append(to, onLo(expr.MetaKeyOIFNAME)...), nft.PortDst)...)
 		}
 	}
 	for i := range rules {
@@ -64,8 +83,8 @@ func carries(family nftables.TableFamily, ip netip.Addr) bool {
 }
 
 // acceptIf returns a rule per port.
-func (w wanted) acceptIf(match []expr.Any, port nft.PortField) []nft.Rule {
-	rules := w.ports.Rules(port, append([]expr.Any{&expr.Counter{}}, nft.Verdict(expr.VerdictAccept, "")...)...)
+func (p place) acceptIf(match []expr.Any, port nft.PortField) []nft.Rule {
+	rules := p.ports.Rules(port, append([]expr.Any{&expr.Counter{}}, nft.Verdict(expr.VerdictAccept, "")...)...)
 	for i := range rules {
 		rules[i].Exprs = append(match[:len(match):len(match)], rules[i].Exprs...)
 	}

@@ -33,6 +33,8 @@ type Drop struct {
 
 // Status reads the kernel's state and changes nothing.
 func (f *Firewall) Status() (s Status, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	chains, err := readChains(f.nft)
 	if err != nil {
 		return s, err
@@ -75,7 +77,11 @@ func (w wanted) asWanted(c *chain) (bool, error) {
 		if !ok {
 			continue
 		}
-		same, err := nft.SameRules(c.marked(func(other string) bool { return other == g }), w.accepts(c, g))
+		have, want := c.marked(func(other string) bool { return other == g }), w.accepts(c, g)
+		if w.targets == nil { // this process may not know them; their rules are last
+			have = have[:min(len(have), len(want))]
+		}
+		same, err := nft.SameRules(have, want)
 		if same || err != nil {
 			return same, err
 		}

@@ -35,13 +35,20 @@ func (n *node) start(t *testing.T, m *lab.Memory) *daemon {
 // startProgram is start for another build of nodens.
 func (n *node) startProgram(t *testing.T, m *lab.Memory, p *lab.Program) *daemon {
 	t.Helper()
+	d := n.launch(t, m, p)
+	d.Err.WaitFor(t, 0, redirected)
+	d.Out.WaitFor(t, 0, ` listens on `)
+	return d
+}
+
+// launch is startProgram without waiting.
+func (n *node) launch(t *testing.T, m *lab.Memory, p *lab.Program) *daemon {
+	t.Helper()
 	d := &daemon{program: p, Process: lab.Command{Netns: n.Netns, Args: []string{
 		"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, m.Dir, p.Path(t),
 		"-conf", n.conf, "-localip", vip, "-metrics-listen-address", "0", "-node-ip", lab.NodeIP, "-kubepods", n.kubepods, "-redirect-pin-dir", n.pinDir,
 	}}.Start(t)}
 	t.Cleanup(func() { d.finish(t) })
-	d.Err.WaitFor(t, 0, redirected)
-	d.Out.WaitFor(t, 0, ` listens on `)
 	return d
 }
 

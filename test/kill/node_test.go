@@ -2,6 +2,7 @@ package kill
 
 import (
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ const (
 	forward . ` + upstream + `
 	redirect on {
 		target ` + target + `
-		fallback ` + coreDNS + `
+		FALLBACK
 	}
 }
 `
@@ -51,18 +52,28 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	lab.NeedBPF(t)
 	n := &node{Node: lab.NewNode(t, upstream, coreDNS), pinDir: filepath.Join(lab.BPFFS, t.Name()), kubepods: lab.NewKubepods(t)}
-	n.conf = lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), mainBlock)
+	n.writeConf(t, "fallback "+coreDNS)
 	n.atServer = serve(t, n.Outside, upstream, "192.0.2.1")
 	n.atCoreDNS = serve(t, n.Outside, coreDNS, "192.0.2.2")
 	return n
 }
 
+// writeConf writes the Corefile with an option of redirect.
+func (n *node) writeConf(t *testing.T, fallback string) {
+	t.Helper()
+	n.conf = lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), strings.ReplaceAll(mainBlock, "FALLBACK", fallback))
+}
+
 // serve answers every name at ip with the address answer and with an IPv6 address.
-// It returns the number of queries.
+// It returns the number of clients' queries.
 func serve(t *testing.T, n *lab.Netns, ip, answer string) *atomic.Int64 {
 	t.Helper()
 	var count atomic.Int64
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+		if q.Question[0].Qtype == dns.TypeSOA || q.Question[0].Qclass != dns.ClassINET { // a check by nodens
+			_ = w.WriteMsg(lab.Reply(q))
+			return
+		}
 		count.Add(1)
 		<-time.After(latency)
 		_ = w.WriteMsg(lab.ReplyAddress(q, answer))

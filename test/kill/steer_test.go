@@ -144,11 +144,7 @@ func removeAll(t *testing.T, dir string) {
 // versions of Cilium do.
 func (n *node) dropLocalAddress(t *testing.T) {
 	t.Helper()
-	lab.NeedTools(t, "nft")
-	const rules = "table inet cni { chain pods { type filter hook prerouting priority -400; iifname pod* ip daddr " + vip + " drop; }; }"
-	if _, stderr, status := (lab.Command{Netns: n.Netns, Args: []string{"nft", rules}}).Output(t); status != 0 {
-		t.Fatalf("nft: %s", stderr)
-	}
+	n.nft(t, "table inet cni { chain pods { type filter hook prerouting priority -400; iifname pod* ip daddr "+vip+" drop; }; }")
 }
 
 // detach detaches a program, as another program on the node may do.

@@ -1,0 +1,269 @@
+package redirect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/bpf"
+)
+
+const (
+	// fallbackInterval is the mean time between two rounds, each of which asks
+	// fallbacksPerRound fallbacks. Every node does this, so a cluster of 5,000 nodes
+	// sends 1,000 queries a second to its DNS.
+	fallbackInterval  = 10 * time.Second
+	fallbacksPerRound = 2
+	// tcpRounds is the number of rounds after which one also uses TCP: a minute.
+	tcpRounds = 6
+)
+
+// health is what is known about a fallback.
+type health int
+
+const (
+	unasked health = iota
+	answering
+	silent
+)
+
+// fallbacks keeps those that do not answer out of the kernel's map. Its methods are
+// safe for concurrent use.
+type fallbacks struct {
+	kernel *bpf.Redirect
+	status *status
+	log    *slog.Logger
+	name   string               // that is queried
+	free   func(netip.AddrPort) // closes pods' sockets that are connected to it
+	added  chan struct{}        // signals fallbacks that nobody has asked
+
+	mu     sync.Mutex                          // guards what follows
+	known  map[netip.AddrPort][]netip.AddrPort // by VIP
+	health map[netip.AddrPort]health
+}
+
+// newFallbacks returns the fallbacks of services. Those that a predecessor pinned
+// answered it.
+func newFallbacks(s *session, services []bpf.Service, pinned []bpf.Pinned) *fallbacks {
+	f := &fallbacks{
+		status: s.status, log: s.cfg.Logger, name: dns.Fqdn(s.plan.ClusterDomain),
+		free:   func(a netip.AddrPort) { freeSockets(s.cfg.Logger, s.kubepods, a, "the fallback does not answer") },
+		added:  make(chan struct{}, 1),
+		known:  make(map[netip.AddrPort][]netip.AddrPort),
+		health: make(map[netip.AddrPort]health),
+	}
+	for _, svc := range services {
+		f.known[svc.VIP] = svc.Fallbacks
+	}
+	for _, dir := range pinned {
+		for _, old := range dir.Services {
+			for _, a := range old.Fallbacks {
+				f.health[a] = answering
+			}
+		}
+	}
+	return f
+}
+
+// adopt is called once, after the kernel's maps are open.
+func (f *fallbacks) adopt(kernel *bpf.Redirect) {
+	f.kernel = kernel
+	for _, svc := range kernel.Services() {
+		if len(f.known[svc.VIP]) == 0 {
+			f.known[svc.VIP] = svc.Fallbacks // a predecessor's
+		}
+	}
+}
+
+// in returns services with the fallbacks that can be used.
+func (f *fallbacks) in(services []bpf.Service) []bpf.Service {
+	services = slices.Clone(services)
+	for i := range services {
+		services[i].Fallbacks = f.of(services[i].VIP)
+	}
+	return services
+}
+
+// set replaces the fallbacks of the service at vip. New ones are used after they
+// have answered, or while no other answers.
+func (f *fallbacks) set(vip netip.AddrPort, endpoints []netip.AddrPort) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known[vip] = endpoints
+	all := f.all()
+	for a := range f.health {
+		if !slices.Contains(all, a) {
+			delete(f.health, a)
+			f.status.fallback.DeleteLabelValues(a.String())
+		}
+	}
+	select {
+	case f.added <- struct{}{}:
+	default:
+	}
+	return f.put(vip)
+}
+
+// of returns the fallbacks that the kernel has for the service at vip.
+func (f *fallbacks) of(vip netip.AddrPort) []netip.AddrPort {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.usable(vip)
+}
+
+// usable returns those that answer; if there are none, those that were not asked; and
+// if there are none, all, because pods may reach them. It needs mu.
+func (f *fallbacks) usable(vip netip.AddrPort) []netip.AddrPort {
+	for _, want := range []health{answering, unasked} {
+		some := slices.DeleteFunc(slices.Clone(f.known[vip]), func(a netip.AddrPort) bool { return f.health[a] != want })
+		if len(some) > 0 {
+			return some
+		}
+	}
+	return f.known[vip]
+}
+
+// put needs mu.
+func (f *fallbacks) put(vip netip.AddrPort) error { return f.kernel.SetFallbacks(vip, f.usable(vip)) }
+
+// all returns the fallbacks of all services. It needs mu.
+func (f *fallbacks) all() []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, some := range f.known {
+		all = append(all, some...)
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
+
+// run asks all fallbacks, and then a few in turn, until ctx is done.
+func (f *fallbacks) run(ctx context.Context) {
+	f.ask(ctx, f.list(), "udp")
+	for round, next := 1, rand.Int(); ; round++ {
+		if !f.wait(ctx) {
+			return
+		}
+		all := f.list()
+		var some []netip.AddrPort
+		for range min(fallbacksPerRound, len(all)) {
+			some = append(some, all[next%len(all)])
+			next = (next + 1) % len(all)
+		}
+		f.ask(ctx, some, "udp")
+		if round%tcpRounds == 0 {
+			f.ask(ctx, some, "tcp")
+		}
+	}
+}
+
+// wait waits for the next round. Meanwhile it asks those that were added.
+func (f *fallbacks) wait(ctx context.Context) bool {
+	jitter := time.Duration(rand.Int64N(int64(fallbackInterval / 5)))
+	due := time.NewTimer(fallbackInterval*9/10 + jitter)
+	defer due.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-due.C:
+			return true
+		case <-f.added:
+			f.ask(ctx, f.list(unasked), "udp")
+		}
+	}
+}
+
+// list returns the fallbacks of all services, or only those with the given health.
+func (f *fallbacks) list(only ...health) []netip.AddrPort {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.DeleteFunc(f.all(), func(a netip.AddrPort) bool { return len(only) > 0 && !slices.Contains(only, f.health[a]) })
+}
+
+// ask queries some at the same time, and acts on those that do not answer.
+func (f *fallbacks) ask(ctx context.Context, some []netip.AddrPort, network string) {
+	var wg sync.WaitGroup
+	for _, a := range some {
+		wg.Go(func() {
+			err := askFallback(ctx, network, a, f.name)
+			if ctx.Err() == nil {
+				f.note(a, network, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// askFallback tries three times, since a single lost packet does not count.
+func askFallback(ctx context.Context, network string, a netip.AddrPort, name string) (err error) {
+	const tries, wait = 3, time.Second
+	for range tries {
+		again := time.Now().Add(wait)
+		if err = askOnce(ctx, network, a, name); err == nil || !pause(ctx, time.Until(again)) {
+			return err
+		}
+	}
+	return err
+}
+
+func askOnce(ctx context.Context, network string, a netip.AddrPort, name string) error {
+	d := net.Dialer{Timeout: time.Second}
+	c, err := d.DialContext(ctx, network, a.String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	r, err := ask(ctx, c, new(dns.Msg).SetQuestion(name, dns.TypeSOA))
+	if err == nil && (r.Rcode == dns.RcodeServerFailure || r.Rcode == dns.RcodeRefused) {
+		err = fmt.Errorf("response %s", dns.RcodeToString[r.Rcode])
+	}
+	return err
+}
+
+// note changes the kernel's map after a change. A fallback that answers over UDP again
+// counts as answering, until TCP fails.
+func (f *fallbacks) note(a netip.AddrPort, network string, err error) {
+	now, up := answering, 1.0
+	if err != nil {
+		now, up = silent, 0
+	}
+	was, putErr := f.change(a, now)
+	f.status.fallback.WithLabelValues(a.String()).Set(up)
+	if putErr != nil {
+		f.status.error("changing the fallbacks failed", "error", putErr)
+	}
+	switch {
+	case now == silent && was != silent:
+		f.log.Warn("a fallback does not answer: it is not used", "fallback", a, "network", network, "error", err)
+		f.free(a)
+	case now == answering && was == silent:
+		f.log.Info("a fallback answers again", "fallback", a)
+	}
+}
+
+// change returns the health before.
+func (f *fallbacks) change(a netip.AddrPort, now health) (was health, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was = f.health[a]
+	if was == now || !slices.Contains(f.all(), a) {
+		return now, nil
+	}
+	f.health[a] = now
+	var errs []error
+	for vip, some := range f.known {
+		if slices.Contains(some, a) {
+			errs = append(errs, f.put(vip))
+		}
+	}
+	return was, errors.Join(errs...)
+}

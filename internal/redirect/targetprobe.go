@@ -1,0 +1,229 @@
+package redirect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/bpf"
+)
+
+const (
+	// fewPods is how many pods a round queries from at first. If a target answers none
+	// of them, the round goes on up to mostPods: policies of a few pods must not decide
+	// for the node.
+	fewPods, mostPods = 3, 20
+	// reachInterval is the time between two rounds.
+	reachInterval = 30 * time.Second
+)
+
+// errUnreachable means that pods reach the fallbacks and not the target.
+var errUnreachable = errors.New("pods get no answer from the target, but from a fallback: let pods reach it through host firewalls and policies, or set another target")
+
+// targetProbe queries targets and fallbacks from pods' network namespaces.
+type targetProbe struct {
+	kubepods  string // directory
+	services  []bpf.Service
+	fallbacks func(vip netip.AddrPort) []netip.AddrPort
+}
+
+// check returns errUnreachable if redirection would lose lookups: twice in a row, no
+// pod was answered by a target, and one was by a fallback. Other errors
+// mean that pods cannot be entered. Without pods it returns nil.
+func (p targetProbe) check(ctx context.Context) error {
+	const again = 2 * time.Second
+	err := p.round(ctx)
+	if errors.Is(err, errUnreachable) {
+		if !pause(ctx, again) {
+			return nil
+		}
+		err = p.round(ctx)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// round queries until each target has answered a pod.
+func (p targetProbe) round(ctx context.Context) error {
+	result := newReachResult(p.services)
+	var batch []podSockets
+	flush := func() {
+		result.add(ctx, batch)
+		batch = nil
+	}
+	pods := 0
+	var noEntry error
+	err := bpf.PodNetworks(p.kubepods, "/proc", func(netns *os.File) bool {
+		pods++
+		var sockets []podSockets
+		sockets, noEntry = p.open(netns)
+		batch = append(batch, sockets...)
+		if noEntry != nil {
+			return false
+		}
+		if pods == fewPods {
+			flush()
+		}
+		return pods < mostPods && !result.complete() && ctx.Err() == nil
+	})
+	flush()
+	if noEntry != nil {
+		return errors.Join(noEntry, err)
+	}
+	return result.verdict()
+}
+
+// podSockets are sockets in a pod's network namespace.
+type podSockets struct {
+	service  int // index
+	target   net.Conn
+	fallback []net.Conn
+}
+
+// open opens sockets to the services whose family the pod has.
+func (p targetProbe) open(netns *os.File) (all []podSockets, err error) {
+	for i, svc := range p.services {
+		s := podSockets{service: i}
+		c, err := dialInside(netns, svc.Target)
+		switch {
+		case errors.Is(err, errNoEntry):
+			return all, err
+		case errors.Is(err, syscall.EADDRNOTAVAIL):
+			continue // the pod has no address of this family
+		case err == nil:
+			s.target = c
+		}
+		for _, to := range p.fallbacks(svc.VIP) {
+			if c, err := dialInside(netns, to); err == nil {
+				s.fallback = append(s.fallback, c)
+			}
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// reachResult is what a round has found, by service.
+type reachResult struct {
+	services []bpf.Service
+	asked    []int // pods
+	target   []bool
+	fallback []bool
+}
+
+func newReachResult(services []bpf.Service) *reachResult {
+	n := len(services)
+	return &reachResult{services: services, asked: make([]int, n), target: make([]bool, n), fallback: make([]bool, n)}
+}
+
+// add queries by all sockets at the same time and closes them.
+func (r *reachResult) add(ctx context.Context, batch []podSockets) {
+	var mu sync.Mutex // guards r
+	var wg sync.WaitGroup
+	ask := func(c net.Conn, answered *bool) {
+		wg.Go(func() {
+			ok := answers(ctx, c)
+			mu.Lock()
+			*answered = *answered || ok
+			mu.Unlock()
+		})
+	}
+	for _, s := range batch {
+		r.asked[s.service]++
+		if s.target != nil {
+			ask(s.target, &r.target[s.service])
+		}
+		for _, c := range s.fallback {
+			ask(c, &r.fallback[s.service])
+		}
+	}
+	wg.Wait()
+}
+
+// complete reports whether each target has answered some pod.
+func (r *reachResult) complete() bool {
+	for i := range r.services {
+		if !r.target[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *reachResult) verdict() error {
+	for i, svc := range r.services {
+		if !r.target[i] && r.fallback[i] {
+			return fmt.Errorf("target %v, %d pods: %w", svc.Target, r.asked[i], errUnreachable)
+		}
+	}
+	return nil
+}
+
+// answers reports whether there is any reply to a query on c, which it closes.
+func answers(ctx context.Context, c net.Conn) bool {
+	const tries = 2
+	defer c.Close()
+	m := new(dns.Msg).SetQuestion("id.server.", dns.TypeTXT)
+	m.Question[0].Qclass = dns.ClassCHAOS
+	for range tries {
+		if _, err := ask(ctx, c, m); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// ask waits for a reply for a second, or until ctx is done. Then it may close c.
+func ask(ctx context.Context, c net.Conn, m *dns.Msg) (*dns.Msg, error) {
+	defer context.AfterFunc(ctx, func() { _ = c.Close() })() // interrupts a read
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return nil, err
+	}
+	return exchange(&dns.Conn{Conn: c}, m)
+}
+
+// followReach checks every reachInterval, and sends lookups to the fallbacks while pods
+// do not reach the targets, until ctx is done.
+func (s *session) followReach(ctx context.Context) {
+	lost := false
+	reason := ""
+	for pause(ctx, reachInterval) {
+		err := s.reach.check(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		unreachable := errors.Is(err, errUnreachable)
+		if err != nil && !unreachable {
+			reason = s.status.warnOnce(reason, "cannot check whether pods reach the target", err)
+			continue
+		}
+		reason = ""
+		switch {
+		case unreachable && !lost:
+			lost = true
+			s.status.unreachable(err)
+			err = s.kernel.Withdraw()
+		case !unreachable && lost:
+			var resumed bool
+			if resumed, err = s.kernel.Resume(); resumed {
+				lost = false
+				s.status.reachable()
+			}
+		default:
+			continue
+		}
+		if err != nil {
+			s.status.fail(err)
+		}
+	}
+}
