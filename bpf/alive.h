@@ -8,6 +8,7 @@ enum liveness {
 	ALIVE,
 	GONE,      /* the process ended or withdrew */
 	LONG_GONE, /* GONE, and no heartbeat for LONG_GONE_SECONDS */
+	LOST,      /* GONE, and no heartbeat for LOST_SECONDS */
 	HUNG,      /* the process exists, but its heartbeat is late */
 };
 
@@ -40,6 +41,8 @@ static __always_inline enum liveness liveness(const struct settings *set, __u64 
 	silent = ns - *(volatile __u64 *)beat;
 	if (exists)
 		return silent > (__s64)set->heartbeat_timeout ? HUNG : ALIVE;
+	if (silent > LOST_SECONDS * 1000000000LL)
+		return LOST;
 	return silent > LONG_GONE_SECONDS * 1000000000LL ? LONG_GONE : GONE;
 }
 

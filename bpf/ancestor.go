@@ -52,6 +52,27 @@ func checkAncestors(cgroup string, h hook) error {
 	return nil
 }
 
+// HasSocketLB reports whether programs of a cgroup above ours may translate
+// destinations, as Cilium's socket load balancer does. They run after ours, and a reply
+// from a service behind them seems to come from another address.
+func HasSocketLB(cgroup string) (bool, error) {
+	above, err := ancestors(cgroup)
+	if err != nil {
+		return false, fmt.Errorf("find the cgroups above: %w", err)
+	}
+	for _, dir := range above {
+		for _, h := range hooks() {
+			if !h.forward {
+				continue
+			}
+			if _, count, err := queryAttached(dir, uint32(h.attach)); err != nil || count > 0 {
+				return count > 0, err
+			}
+		}
+	}
+	return false, nil
+}
+
 // queryAttr is the part of union bpf_attr that BPF_PROG_QUERY uses.
 type queryAttr struct {
 	targetFD    uint32

@@ -26,6 +26,9 @@ const MaxFallbacks = int(redirectLimitsMAX_FALLBACKS)
 // LongGone is the time without a heartbeat that Service.Proxied refers to.
 const LongGone = time.Duration(redirectLimitsLONG_GONE_SECONDS) * time.Second
 
+// Lost is the time without a heartbeat that Service.LastResort refers to.
+const Lost = time.Duration(redirectLimitsLOST_SECONDS) * time.Second
+
 // RedirectConfig is the configuration of a Redirect.
 type RedirectConfig struct {
 	// Cgroup is the cgroup v2 directory of all pods, see FindKubepods. It must not be
@@ -63,11 +66,15 @@ type Service struct {
 	// for LongGone, the kernel stops redirecting, because nothing updates the
 	// fallbacks.
 	Proxied bool
+	// LastResort replaces the fallbacks if the daemon has ended and sent no heartbeat
+	// for Lost, because they may be gone then. It must not be behind a socket load
+	// balancer, see HasSocketLB. Invalid: there is none.
+	LastResort netip.AddrPort
 }
 
 // Equal reports whether s and o have the same values.
 func (s Service) Equal(o Service) bool {
-	return s.VIP == o.VIP && s.Target == o.Target && s.PassThrough == o.PassThrough && s.Proxied == o.Proxied &&
+	return s.VIP == o.VIP && s.Target == o.Target && s.PassThrough == o.PassThrough && s.Proxied == o.Proxied && s.LastResort == o.LastResort &&
 		slices.Equal(s.Fallbacks, o.Fallbacks)
 }
 
@@ -118,7 +125,7 @@ func checkServices(services []Service) error {
 		return fmt.Errorf("services have %d different ports: at most %d", len(ports), limit)
 	}
 	for _, s := range services {
-		for _, to := range append([]netip.AddrPort{s.Target}, s.Fallbacks...) {
+		for _, to := range append([]netip.AddrPort{s.Target, s.LastResort}, s.Fallbacks...) {
 			if vips[unmap(to)] {
 				return fmt.Errorf("service %s: goes to %s, which is redirected itself", s.VIP, to)
 			}
@@ -135,6 +142,11 @@ func (s *Service) check() error {
 	}
 	if s.Target.Addr().Is4() != s.VIP.Addr().Is4() {
 		return fmt.Errorf("target %s is of the other address family", s.Target)
+	}
+	if s.LastResort.IsValid() {
+		if _, err := checkFallbacks(s.VIP, []netip.AddrPort{s.LastResort}); err != nil {
+			return fmt.Errorf("last resort: %w", err)
+		}
 	}
 	if s.PassThrough && len(s.Fallbacks) > 0 {
 		return errors.New("has fallbacks and is passed through: choose one")

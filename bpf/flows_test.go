@@ -92,6 +92,30 @@ func TestPassThrough(t *testing.T) {
 	}
 }
 
+// The last resort replaces the fallbacks of a daemon that has been gone for Lost.
+func TestLastResort(t *testing.T) {
+	p := newPod(t)
+	cfg := p.config(t)
+	cfg.Services = cfg.Services[:2]
+	cfg.Services[0].LastResort, cfg.Services[1].LastResort = ap(cluster4), ap(cluster6)
+	r := open(t, cfg)
+	check(t, r.Engage())
+	r.beatAgo(t, longTimeout+2*Lost)
+	p.askAll(t, "core") // it hangs
+	check(t, r.Withdraw())
+	r.beatAgo(t, Lost-time.Minute)
+	p.askAll(t, "core")
+	r.beatAgo(t, Lost+time.Second)
+	p.askAll(t, "cluster")
+	if pinned, err := Inspect(cfg.PinDir); err != nil || len(pinned) != 1 || pinned[0].Services[0].LastResort != ap(cluster4) {
+		t.Errorf("inspect: %+v, %v", pinned, err)
+	}
+	for _, s := range cfg.Services {
+		check(t, r.SetLastResort(s.VIP, netip.AddrPort{}))
+	}
+	p.askAll(t, "core")
+}
+
 // A proxied service goes to the fallbacks while the daemon hangs, and for LongGone
 // after its end. Then it goes to the service proxy.
 func TestProxied(t *testing.T) {

@@ -146,6 +146,9 @@ func listServices(m *ebpf.Map) ([]Service, error) {
 			PassThrough: value.Flags&uint32(redirectServiceFlagsSERVICE_PASS_THROUGH) != 0,
 			Proxied:     value.Flags&uint32(redirectServiceFlagsSERVICE_PROXIED) != 0,
 		}
+		if value.LastResort.Port != 0 {
+			s.LastResort = fromEndpoint(value.LastResort)
+		}
 		for _, e := range value.Fallback[:min(int(value.Fallbacks), MaxFallbacks)] {
 			s.Fallbacks = append(s.Fallbacks, fromEndpoint(e))
 		}

@@ -16,7 +16,7 @@ import (
 // with the recorded one. Every version has the maps canary and heartbeat with the
 // same keys and values, so that each can see whether the others' processes live.
 // A variable, so that a test can link a program of another version.
-var layoutVersion = "1"
+var layoutVersion = "2"
 
 // lockTimeout is how long to wait for another process that changes the pins. A frozen
 // process must not block others.

@@ -19,6 +19,8 @@ enum limits {
 	MAX_LEVELS = 12,
 	/* If a daemon is gone for so long, the fallbacks may be out of date. */
 	LONG_GONE_SECONDS = 60,
+	/* After so long, none of them may exist any more. */
+	LOST_SECONDS = 600,
 };
 
 /* The programs, as indexes of the counters. */
@@ -71,6 +73,7 @@ enum service_flags {
 struct service {
 	struct endpoint target;
 	struct endpoint fallback[MAX_FALLBACKS];
+	struct endpoint last_resort; /* while LOST; without one its port is 0 */
 	__u32 fallbacks; /* number of fallbacks */
 	__u32 flags;
 };

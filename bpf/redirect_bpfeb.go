@@ -74,14 +74,16 @@ const (
 	redirectLimitsMAX_OPTED_OUT     redirectLimits = 4096
 	redirectLimitsMAX_LEVELS        redirectLimits = 12
 	redirectLimitsLONG_GONE_SECONDS redirectLimits = 60
+	redirectLimitsLOST_SECONDS      redirectLimits = 600
 )
 
 type redirectService struct {
-	_         structs.HostLayout
-	Target    redirectEndpoint
-	Fallback  [8]redirectEndpoint
-	Fallbacks uint32
-	Flags     uint32
+	_          structs.HostLayout
+	Target     redirectEndpoint
+	Fallback   [8]redirectEndpoint
+	LastResort redirectEndpoint
+	Fallbacks  uint32
+	Flags      uint32
 }
 
 type redirectServiceFlags uint32

@@ -61,6 +61,9 @@ func (s *Service) value() redirectService {
 	for i, ap := range s.Fallbacks {
 		v.Fallback[i] = toEndpoint(ap)
 	}
+	if s.LastResort.IsValid() {
+		v.LastResort = toEndpoint(s.LastResort)
+	}
 	if s.PassThrough {
 		v.Flags |= uint32(redirectServiceFlagsSERVICE_PASS_THROUGH)
 	}
@@ -166,6 +169,28 @@ func (r *Redirect) SetFallbacks(vip netip.AddrPort, endpoints []netip.AddrPort) 
 		}
 	}
 	s.Fallbacks = used
+	return r.change(s)
+}
+
+// SetLastResort replaces the last resort of the service at vip. An invalid address
+// removes it.
+func (r *Redirect) SetLastResort(vip, to netip.AddrPort) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return errClosed
+	}
+	s, ok := r.table.services[unmap(vip)]
+	if !ok || s.LastResort == to {
+		return nil
+	}
+	s.LastResort = to
+	return r.change(s)
+}
+
+// change writes a changed service to the map. It needs mu.
+func (r *Redirect) change(s Service) error {
+	vip := s.VIP
 	r.table.services[vip] = s
 	holder, err := canaryCookie(r.objs.Canary)
 	if err != nil || holder != 0 && (r.canary == nil || holder != r.canary.cookie) {

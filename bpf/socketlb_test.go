@@ -53,7 +53,13 @@ func clusterShapes() []shape {
 // holds while the daemon runs and after it has ended.
 func TestBehindSocketLB(t *testing.T) {
 	p := newPod(t)
+	if has, err := HasSocketLB(p.kubepods); has || err != nil {
+		t.Errorf("a socket load balancer without one: %t, %v", has, err)
+	}
 	attachSocketLB(t, filepath.Dir(p.kubepods))
+	if has, err := HasSocketLB(p.kubepods); !has || err != nil {
+		t.Errorf("a socket load balancer: %t, %v", has, err)
+	}
 	p.askEach(t, clusterShapes(), "core") // check that the load balancer works
 	r := open(t, p.config(t))
 	check(t, r.Attach())

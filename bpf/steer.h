@@ -91,8 +91,10 @@ static __always_inline enum exit_reason fall_back(struct bpf_sock_addr *ctx, str
 
 	if (svc->flags & SERVICE_PASS_THROUGH)
 		return state == HUNG ? EXIT_PASSED_HUNG : EXIT_PASSED_GONE;
-	if (svc->flags & SERVICE_PROXIED && state == LONG_GONE)
+	if (svc->flags & SERVICE_PROXIED && (state == LONG_GONE || state == LOST))
 		return EXIT_PASSED_GONE;
+	if (state == LOST && svc->last_resort.port)
+		return put(ctx, dst, &svc->last_resort, EXIT_FALLBACK_GONE);
 	to = fallback(ctx, svc, ns);
 	if (!to)
 		return EXIT_NO_FALLBACK;

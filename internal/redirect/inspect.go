@@ -35,7 +35,7 @@ func PrintStatus(w io.Writer, pinDir string, wanted bool) (asWanted bool, err er
 		asWanted = asWanted && (good || len(p.Hooks) == 0 && !wanted)
 		fmt.Fprintf(w, "redirect\t%s, version %s\n", state, filepath.Base(p.Dir))
 		for _, s := range p.Services {
-			fmt.Fprintf(w, "service\t%v to %v, fallback %s\n", s.VIP, s.Target, orNone(s.Fallbacks))
+			fmt.Fprintf(w, "service\t%v to %v, fallback %s%s\n", s.VIP, s.Target, orNone(s.Fallbacks), lastResort(s))
 		}
 		if p.OptedOut > 0 {
 			fmt.Fprintf(w, "opted out\t%d pods\n", p.OptedOut)
@@ -65,6 +65,13 @@ func pinnedState(p bpf.Pinned) (state string, good bool) {
 		return state + ", hung: pods use the fallback, " + beat, false
 	}
 	return state + ", no daemon: pods use the fallback", false
+}
+
+func lastResort(s bpf.Service) string {
+	if !s.LastResort.IsValid() {
+		return ""
+	}
+	return fmt.Sprintf(", last resort %v", s.LastResort)
 }
 
 func orNone(list []netip.AddrPort) string {

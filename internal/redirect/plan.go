@@ -108,13 +108,22 @@ func (p *Plan) addServices(vips, fallbacks []netip.AddrPort, t *targets) error {
 		}
 		p.Services = append(p.Services, bpf.Service{
 			VIP: vip, Target: target, Fallbacks: fallbacksFor(vip, vips, fallbacks),
-			Proxied: vip.Addr() == p.ClusterIP && !p.FixedFallbacks,
+			Proxied: vip.Addr() == p.ClusterIP && !p.FixedFallbacks, LastResort: p.lastResort(vip, vips),
 		})
 	}
 	if len(p.Services) == 0 {
 		return skipped
 	}
 	return nil
+}
+
+// lastResort is the cluster IP of the cluster's DNS, unless the user set fallbacks.
+func (p *Plan) lastResort(vip netip.AddrPort, vips []netip.AddrPort) (to netip.AddrPort) {
+	const port = 53
+	if some := fallbacksFor(vip, vips, []netip.AddrPort{netip.AddrPortFrom(p.ClusterIP, port)}); p.ClusterIP.IsValid() && !p.FixedFallbacks && len(some) > 0 {
+		to = some[0]
+	}
+	return to
 }
 
 // vips returns the given services, or the local addresses if none are given.

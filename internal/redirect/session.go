@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -57,7 +58,7 @@ func (s *session) load(endpoints learned, first bool) error {
 	s.fallbacks = newFallbacks(s, services, pinned)
 	var err error
 	s.kernel, err = bpf.OpenRedirect(bpf.RedirectConfig{
-		Cgroup: s.kubepods, PinDir: s.plan.PinDir, Services: s.fallbacks.in(services),
+		Cgroup: s.kubepods, PinDir: s.plan.PinDir, Services: s.withoutLastResort(s.fallbacks.in(services)),
 		HeartbeatTimeout: s.plan.Heartbeat, Logger: s.cfg.Logger,
 	})
 	if err != nil {
@@ -70,6 +71,26 @@ func (s *session) load(endpoints learned, first bool) error {
 		return err
 	}
 	return s.setFallbacks(endpoints)
+}
+
+// withoutLastResort returns services without a last resort if they are behind a socket
+// load balancer, or that is not known.
+func (s *session) withoutLastResort(services []bpf.Service) []bpf.Service {
+	if behind, err := bpf.HasSocketLB(s.kubepods); err != nil || behind {
+		for i := range services {
+			services[i].LastResort = netip.AddrPort{}
+		}
+	}
+	return services
+}
+
+// updateLastResort follows a socket load balancer that appears or disappears.
+func (s *session) updateLastResort() error {
+	var errs []error
+	for _, svc := range s.withoutLastResort(slices.Clone(s.plan.Services)) {
+		errs = append(errs, s.kernel.SetLastResort(svc.VIP, svc.LastResort))
+	}
+	return errors.Join(errs...)
 }
 
 // reset gives up the plan. A reload, requested after a delay, starts from scratch.

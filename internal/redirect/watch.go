@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -31,17 +32,18 @@ type watcher struct {
 	log      *slog.Logger
 	kubepods string // directory
 	dirs     []string
-	free     func() // closes pods' sockets that escaped redirection
+	free     func()       // closes pods' sockets that escaped redirection
+	update   func() error // of what depends on other programs
 
 	repairedAt time.Time // when programs were attached; other versions' stay until lookupTime later
 	last       bpf.Steering
-	removal    string // the last error of removing other versions
+	failure    string // the last error of updating, or of removing other versions
 }
 
 func newWatcher(s *session) *watcher {
 	pins := s.kernel.PinDir()
 	return &watcher{
-		kernel: s.kernel, status: s.status, log: s.cfg.Logger, kubepods: s.kubepods, free: s.freeEscaped, repairedAt: time.Now(),
+		kernel: s.kernel, status: s.status, log: s.cfg.Logger, kubepods: s.kubepods, free: s.freeEscaped, update: s.updateLastResort, repairedAt: time.Now(),
 		dirs: []string{filepath.Dir(s.kubepods), filepath.Dir(filepath.Dir(pins)), filepath.Dir(pins), pins, filepath.Join(pins, "links")},
 	}
 }
@@ -109,9 +111,11 @@ func (w *watcher) check() {
 		w.log.Warn("redirection had changed, repaired", "object", restored)
 	}
 	w.report(who)
+	err = w.update()
 	if time.Since(w.repairedAt) >= lookupTime {
-		w.removal = w.status.errorOnce(w.removal, "removing the pins of another version failed", w.kernel.RemoveOtherVersions())
+		err = errors.Join(err, w.kernel.RemoveOtherVersions())
 	}
+	w.failure = w.status.errorOnce(w.failure, "redirection is not up to date", err)
 }
 
 // report sets the state, and logs it if it has changed.

@@ -110,10 +110,39 @@ func TestClusterIPIsLeftAlone(t *testing.T) {
 	n.expect(t, "ended", lab.ClusterDNS, lab.ClusterDNS)
 }
 
+// pinned returns the path of a pinned map.
+func (n *node) pinned(t *testing.T, name string) string {
+	t.Helper()
+	found, _ := filepath.Glob(filepath.Join(n.pinDir, "v*", name))
+	if len(found) != 1 {
+		t.Fatalf("pins of %s: %v", name, found)
+	}
+	return found[0]
+}
+
+// Without nodens for long, pods use the cluster IP instead of endpoints that may be
+// gone.
+func TestLastResort(t *testing.T) {
+	n := newNode(t, lab.RouteFIB)
+	flags, env := n.apiServer(t)
+	d := lab.StartDaemon(t, lab.DaemonOptions{
+		Binary: binary(t), Netns: n.Node, Corefile: redirecting(corefile, "on"), Env: append(env, "KUBE_DNS_SERVICE_HOST="+lab.ClusterDNS),
+		Args: n.args(flags...),
+	})
+	n.Node.WaitForMetric(t, metrics, 1, "nodens_kube_endpoints")
+	n.expect(t, "alive", vip, ownAnswer)
+	d.Kill()
+	n.expect(t, "killed", vip, lab.Endpoint)
+	n.ageHeartbeat(t, 2*bpf.LongGone)
+	n.expect(t, "dead for two minutes", vip, lab.Endpoint)
+	n.ageHeartbeat(t, 2*bpf.Lost)
+	n.expect(t, "long dead", vip, lab.ClusterDNS)
+}
+
 // ageHeartbeat sets the age of a dead daemon's last heartbeat.
 func (n *node) ageHeartbeat(t *testing.T, age time.Duration) {
 	t.Helper()
-	m, err := ebpf.LoadPinnedMap(filepath.Join(n.pinDir, "v1", "heartbeat"), nil)
+	m, err := ebpf.LoadPinnedMap(n.pinned(t, "heartbeat"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
