@@ -33,12 +33,18 @@ type daemonConfig struct {
 const envDaemon = "NODENS_BPF_TEST_DAEMON"
 
 // startDaemon returns when the daemon is alive. It runs in the namespace home (nil:
-// that of the test) and serves in the namespace serves.
-func startDaemon(t testing.TB, home, serves *lab.Netns, cfg daemonConfig) *daemon {
+// that of the test) and serves in the namespace serves. wrapper is a program that
+// starts it, with arguments.
+func startDaemon(t testing.TB, home, serves *lab.Netns, cfg daemonConfig, wrapper ...string) *daemon {
 	t.Helper()
 	text, err := json.Marshal(cfg)
 	check(t, err)
-	cmd := exec.Command("/proc/self/exe")
+	args := append(wrapper, "/proc/self/exe")
+	if len(wrapper) > 0 {
+		args[len(wrapper)], err = os.Executable()
+		check(t, err)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), envRole+"=daemon", envDaemon+"="+string(text), "GORACE=atexit_sleep_ms=0")
 	cmd.Stderr = os.Stderr
 	cmd.ExtraFiles = []*os.File{serves.File()}

@@ -22,6 +22,10 @@ var (
 	// ErrAncestor: a program on a cgroup above prevents attaching ours, or ours
 	// would replace it.
 	ErrAncestor = errors.New("a program above is attached without BPF_F_ALLOW_MULTI: its owner must set that flag")
+	// ErrCgroupV1: the host has no cgroup v2 hierarchy.
+	ErrCgroupV1 = errors.New("the host mounts cgroup v1 only, and sockets can be redirected only with cgroup v2: boot it with systemd.unified_cgroup_hierarchy=1, or set redirect off")
+	// ErrPodsInV1: the pods are in cgroup v1.
+	ErrPodsInV1 = errors.New("the pods are in cgroup v1 only, although the host mounts cgroup v2 too: boot it with systemd.unified_cgroup_hierarchy=1, or set redirect off")
 	// ErrNoKubepods: there is no cgroup of all pods, or several.
 	ErrNoKubepods = errors.New("no single kubepods directory in a cgroup v2 hierarchy: set -kubepods")
 )

@@ -18,14 +18,20 @@ const kubepodsDepth = 4
 // the format of /proc/self/mountinfo. It knows the names of the systemd and the
 // cgroupfs driver. It searches a pure v2 hierarchy, the v2 part of a hybrid one, and
 // a node that is a container. If there is none, or several at the same depth, it
-// returns ErrNoKubepods.
+// returns ErrNoKubepods, ErrCgroupV1 or ErrPodsInV1.
 func FindKubepods(mountinfo string) (string, error) {
-	mounts, err := cgroup2Mounts(mountinfo)
+	mounts, err := cgroupMounts(mountinfo, "cgroup2")
 	if err != nil {
 		return "", fmt.Errorf("find kubepods: %w", err)
 	}
-	if len(mounts) == 0 {
-		return "", fmt.Errorf("find kubepods: no cgroup v2 hierarchy in %s: %w", mountinfo, ErrNoKubepods)
+	v1, err := cgroupMounts(mountinfo, "cgroup")
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("find kubepods: %w", err)
+	case len(mounts) == 0 && len(v1) > 0:
+		return "", fmt.Errorf("find kubepods: %w", ErrCgroupV1)
+	case len(mounts) == 0:
+		return "", fmt.Errorf("find kubepods: no cgroup hierarchy in %s, mount the host's /sys/fs/cgroup: %w", mountinfo, ErrNoKubepods)
 	}
 	for _, mount := range mounts {
 		found, err := searchKubepods(mount)
@@ -40,11 +46,17 @@ func FindKubepods(mountinfo string) (string, error) {
 			return "", fmt.Errorf("find kubepods: %s: %w", strings.Join(found, " and "), ErrNoKubepods)
 		}
 	}
-	return "", fmt.Errorf("find kubepods: none below %s (are pods in cgroup v1?): %w", strings.Join(mounts, ", "), ErrNoKubepods)
+	for _, mount := range v1 {
+		if found, err := searchKubepods(mount); err == nil && len(found) > 0 {
+			return "", fmt.Errorf("find kubepods: %w", ErrPodsInV1)
+		}
+	}
+	return "", fmt.Errorf("find kubepods: none below %s: %w", strings.Join(mounts, ", "), ErrNoKubepods)
 }
 
-// cgroup2Mounts returns the mount points of proc_pid_mountinfo(5), in its order.
-func cgroup2Mounts(mountinfo string) ([]string, error) {
+// cgroupMounts returns the mount points of a type in proc_pid_mountinfo(5), in its
+// order.
+func cgroupMounts(mountinfo, want string) ([]string, error) {
 	f, err := os.Open(mountinfo)
 	if err != nil {
 		return nil, err
@@ -54,7 +66,7 @@ func cgroup2Mounts(mountinfo string) ([]string, error) {
 	sc := bufio.NewScanner(f)
 	for sc.Scan() {
 		mount, fsType, ok := parseMount(sc.Text())
-		if ok && fsType == "cgroup2" {
+		if ok && fsType == want {
 			mounts = append(mounts, mount)
 		}
 	}

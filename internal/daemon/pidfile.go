@@ -27,6 +27,7 @@ func (p *pidFile) write(path string, pid int) error {
 		p.file, err = os.Lstat(path)
 	}
 	if err != nil {
+		_ = os.Remove(tmp) // it may be incomplete, for example on a full disk
 		return fmt.Errorf("write PID file: %w", err)
 	}
 	return nil
