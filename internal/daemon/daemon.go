@@ -79,10 +79,10 @@ func newServer(b base, l limits, now func() time.Time) (srv *server.Server, iden
 	return srv, identity, err
 }
 
-func newRedirector(b base, srv *server.Server, workers int, identity string, reloads reloadRequests, live *liveness) *redirect.Redirector {
+func newRedirector(b base, srv *server.Server, host *hostSetup, workers int, identity string, reloads reloadRequests, live *liveness) *redirect.Redirector {
 	return redirect.New(redirect.Config{
-		TakePorts: func() error { return srv.EachPort(bpf.TakePort) },
-		Logger:    b.log, Registerer: b.registry, Workers: workers, Identity: identity, PodLogs: b.opts.Redirect.PodLogs,
+		TakePorts: func() error { return srv.EachPort(bpf.TakePort) }, InputBlocked: host.inputBlocked,
+		Logger: b.log, Registerer: b.registry, Workers: workers, Identity: identity, PodLogs: b.opts.Redirect.PodLogs,
 		Reload: func() { reloads.add("redirection failed") }, Answered: live.answered, Withdrawn: live.withdrawn,
 	})
 }
@@ -111,7 +111,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 		Bytes: limits.cache - fast.Reserve(o.planFastpath(cfg)), Now: now, Kernel: fast,
 	}, b.log)
 	live := newLiveness(o.Supervisor, probeAny(srv), b.log)
-	redir := newRedirector(b, srv, limits.workers, identity, reloads, live)
+	redir := newRedirector(b, srv, host, limits.workers, identity, reloads, live)
 	loops := newLoopProber(b.registry, b.log)
 	pools := newPools(ctx, poolsConfig{
 		Logger: b.log, Metrics: upstream.NewMetrics(b.registry), NoHedge: !o.Hedge, Changed: loops.request, Recovered: store.ForgetFailures,

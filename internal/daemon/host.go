@@ -144,6 +144,18 @@ func (s *hostSetup) setTargets(plan redirect.Plan) {
 	}
 }
 
+// inputBlocked returns an error if netfilter drops what pods send to the targets.
+func (s *hostSetup) inputBlocked() error {
+	if !s.wantsRules() {
+		return nil
+	}
+	drop, err := s.host.Firewall.Blocked()
+	if err != nil || drop == nil {
+		return nil // the watch reports the error
+	}
+	return fmt.Errorf("%s %s", drop.What, drop.Why)
+}
+
 // removeAccepts comes after the drain: until then, answers must pass.
 func (s *hostSetup) removeAccepts(ctx context.Context) error {
 	if !s.wantsRules() || s.opts.SkipTeardown {

@@ -28,6 +28,9 @@ type Config struct {
 	// frozen one shares the ports.
 	TakePorts func() error
 
+	// InputBlocked returns an error if netfilter drops what pods send to the targets.
+	InputBlocked func() error
+
 	// Answered is called for each answer of a target while sockets are
 	// redirected, Withdrawn when new lookups no longer are.
 	Answered  func(supervise.Report)

@@ -65,7 +65,7 @@ func (s *session) load(endpoints learned, first bool) error {
 		return err
 	}
 	s.fallbacks.adopt(s.kernel)
-	s.reach = &targetProbe{kubepods: s.kubepods, services: s.plan.Services, fallbacks: s.fallbacks.of}
+	s.reach = &targetProbe{kubepods: s.kubepods, services: s.plan.Services, fallbacks: s.fallbacks.of, blocked: s.cfg.InputBlocked}
 	s.counters = s.kernel.Collector()
 	if err := s.cfg.Registerer.Register(s.counters); err != nil {
 		return err

@@ -26,18 +26,20 @@ const (
 )
 
 // errUnreachable means that pods reach the fallbacks and not the target.
-var errUnreachable = errors.New("pods get no answer from the target, but from a fallback: let pods reach it through host firewalls and policies, or set another target")
+var errUnreachable = errors.New("pods get no answer from the target: let them reach it through host firewalls and policies, or set another target")
 
 // targetProbe queries targets and fallbacks from pods' network namespaces.
 type targetProbe struct {
 	kubepods  string // directory
 	services  []bpf.Service
 	fallbacks func(vip netip.AddrPort) []netip.AddrPort
+	blocked   func() error // see Config.InputBlocked
 }
 
 // check returns errUnreachable if redirection would lose lookups: twice in a row, no
-// pod was answered by a target, and one was by a fallback. Other errors
-// mean that pods cannot be entered. Without pods it returns nil.
+// pod was answered by a target, and one was by a fallback. If it may not enter pods,
+// it returns errUnreachable if netfilter drops, else another error. Without pods it
+// returns nil.
 func (p targetProbe) check(ctx context.Context) error {
 	const again = 2 * time.Second
 	err := p.round(ctx)
@@ -49,6 +51,11 @@ func (p targetProbe) check(ctx context.Context) error {
 	}
 	if ctx.Err() != nil {
 		return nil
+	}
+	if err != nil && !errors.Is(err, errUnreachable) {
+		if blocked := p.blocked(); blocked != nil {
+			return fmt.Errorf("%w: %w", errUnreachable, blocked)
+		}
 	}
 	return err
 }

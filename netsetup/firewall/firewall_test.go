@@ -344,6 +344,11 @@ func wantDrops(t *testing.T, f *Firewall, want string) {
 	if !strings.HasPrefix(got.String(), want) || (want == "") != (got.Len() == 0) {
 		t.Errorf("drops %q, want %q", got.String(), want)
 	}
+	blocked, err := f.Blocked()
+	check(t, err)
+	if blocked == nil != (want == "") || blocked != nil && !strings.HasPrefix(blocked.What+" "+blocked.Why, want) {
+		t.Errorf("blocked by %+v, want %q", blocked, want)
+	}
 	if n := testutil.ToFloat64(f.drops); n == 0 != (want == "") {
 		t.Errorf("gauge of drops: %v", n)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -66,6 +65,20 @@ func (f *Firewall) Status() (s Status, err error) {
 	return s, err
 }
 
+// Blocked returns a chain that drops our traffic although it may have our rules, with
+// the reason; nil if there is none.
+func (f *Firewall) Blocked() (*Drop, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	chains, err := readChains(f.nft)
+	for _, c := range chains {
+		if why := f.want.stillDrops(c); why != "" {
+			return &Drop{"chain " + c.String(), why}, err
+		}
+	}
+	return nil, err
+}
+
 // asWanted reports whether one generation has all its rules in the chain, or no
 // generation has any if none are needed.
 func (w wanted) asWanted(c *chain) (bool, error) {
@@ -92,7 +105,7 @@ func (w wanted) asWanted(c *chain) (bool, error) {
 // stillDrops returns why the chain drops our traffic even with our rules; "" if
 // it does not.
 func (w wanted) stillDrops(c *chain) string {
-	concerned := slices.ContainsFunc(w.localIPs, func(ip netip.Addr) bool { return carries(c.table.Family, ip) })
+	concerned := slices.ContainsFunc(w.places(), func(p place) bool { return carries(c.table.Family, p.ip) })
 	if c.outcome != drops || !concerned {
 		return ""
 	}
