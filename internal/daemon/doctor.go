@@ -183,6 +183,7 @@ func (o doctorSetup) hostState(ctx context.Context) (doctor.HostState, error) {
 		out.Problems = append(out.Problems, "netfilter rules: "+s.Rules.Problem)
 	}
 	addHostFirewall(&out, s, o.SetupRules && !o.Sample)
+	out.Filters = slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.Firewall.Chains, s.Firewall.Lacking))))
 	return out, nil
 }
 

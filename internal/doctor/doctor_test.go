@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -188,10 +189,10 @@ func TestOpenPod(t *testing.T) {
 		{"50", 50, errHostNetwork.Error()},
 		{"aaaaaaaa", 50, errHostNetwork.Error()},
 		{"abc", 0, "6 characters"},
-		{"abcdefab", 0, errNoPod.Error()},
+		{"abcdefab", 0, errHidden.Error()},
 		{"99", 99, "no such file"},
 	} {
-		p, err := fs.openPod(tc.spec)
+		p, err := fs.openPod(tc.spec, "")
 		if p.pid != tc.pid || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: pid %d, %v; want %d, %q", tc.spec, p.pid, err, tc.pid, tc.err)
 		}
@@ -277,6 +278,38 @@ func TestReadInRoot(t *testing.T) {
 }
 
 // TestResolvConfOfAPod drops words that are not printable.
+// TestOpenPodByCgroup has a private cgroup namespace, in which /proc/PID/cgroup does not
+// say what is a pod.
+func TestOpenPodByCgroup(t *testing.T) {
+	proc, kubepods := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(proc, "thread-self/ns/net"), "")
+	for pid, comm := range map[string]string{"300": "pause\n", "700": "app\n"} {
+		write(t, filepath.Join(proc, pid, "cgroup"), "0::/../../x\n")
+		write(t, filepath.Join(proc, pid, "comm"), comm)
+		write(t, filepath.Join(proc, pid, "ns/net"), "")
+	}
+	procs := filepath.Join(kubepods, "burstable", "pod"+podUID, containerID, "cgroup.procs")
+	for _, tc := range []struct {
+		procs, spec string
+		pid         int
+		err         error
+	}{
+		{"300\n700\n", Auto, 700, nil},
+		{"300\n", Auto, 300, nil},
+		{"300\n700\n", podUID[:8], 300, nil},
+		{"0\n0\n", Auto, 0, errHidden}, // not in our PID namespace
+		{"", Auto, 0, errNoPod},
+		{"700\n", "abcdefab", 0, errNoPod},
+	} {
+		write(t, procs, tc.procs)
+		p, err := procfs(proc).openPod(tc.spec, kubepods)
+		if p.pid != tc.pid || !errors.Is(err, tc.err) {
+			t.Errorf("%q, %s: pid %d, %v; want %d, %v", tc.procs, tc.spec, p.pid, err, tc.pid, tc.err)
+		}
+		_ = p.Close()
+	}
+}
+
 func TestResolvConfOfAPod(t *testing.T) {
 	c := parseResolvConf("nameserver 10.0.0.1\nnameserver x\nsearch a.example \x1b[2J.example " + strings.Repeat("a", 64) + " b.example\noptions x\n")
 	if len(c.servers) != 1 || !slices.Equal(c.search, []string{"a.example", "b.example"}) {

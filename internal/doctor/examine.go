@@ -86,6 +86,7 @@ type HostState struct {
 	Missing  []netip.Addr // local IPs that no link has
 	Problems []string     // other differences from the flags
 	Drops    []string     // firewall chains of others that drop traffic of the local IPs
+	Filters  []string     // chains at input and output that drop by default
 }
 
 // Holder is a socket on a port.
@@ -125,6 +126,7 @@ type examination struct {
 	served  map[netip.AddrPort]string // server that answers the node, by local IP; "": none
 	alive   []netip.AddrPort          // upstreams of the root zone that answer
 	search  []string                  // the node's search list
+	filters []string                  // HostState.Filters
 	inForce RedirectState
 	below   bool // redirection applies to this process too
 }
@@ -180,6 +182,7 @@ func (c *Config) orAny(addrs []netip.Addr) []netip.Addr {
 func (e *examination) examineNode(ctx context.Context) {
 	files := e.resolvConfs()
 	before := e.proc.conntrackDrops()
+	e.examineRedirect()
 	parallel(
 		func() { e.examineServing(ctx) },
 		func() { e.examineUpstreams(ctx, files) },
@@ -187,7 +190,6 @@ func (e *examination) examineNode(ctx context.Context) {
 	e.examinePorts()
 	e.examineCuts(ctx)
 	e.examinePrivileges()
-	e.examineRedirect()
 	e.examineConntrack(before)
 }
 

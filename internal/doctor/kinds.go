@@ -34,7 +34,7 @@ func servingKinds() []Kind {
 			"Set -localip (config.dnsServer of the chart) to the cluster IP: kubectl -n kube-system get service kube-dns."},
 		{"address-missing", Fault, "Pods send queries to this address, but no interface of the node has it.",
 			"Check that nodens runs, and read its log. With -setupinterface=false, add the address yourself."},
-		{"not-serving", Fault, "The node has the address, but no process listens there. Every lookup of the pods fails.",
+		{"not-serving", Fault, "The node has the address, but no process listens there. Lookups that reach it fail.",
 			"Start nodens, or read in its log why it does not listen."},
 		{"port-held", Fault, "Another process has the port. nodens cannot open it, or shares it and loses some queries.",
 			"Stop the other process, or move one of the two to another port (health, ready, prometheus in the Corefile, -metrics-listen-address)."},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,8 +24,12 @@ type pod struct {
 // errHostNetwork means that a pod has no network namespace of its own.
 var errHostNetwork = errors.New("is in the host's network")
 
-// errNoPod means that no process matches.
-var errNoPod = errors.New("no process of a pod is visible from here (hostPID)")
+// errNoPod means that no process matches, errHidden that one may exist which this
+// process cannot see.
+var (
+	errNoPod  = errors.New("there is no such pod on this node, or none outside of the host's network")
+	errHidden = errors.New("the pods' processes are not visible from here: run doctor on the node, or in a pod with hostPID and the host's /sys/fs/cgroup (the tier full)")
+)
 
 // minID is the minimum length of the beginning of a container's or a pod's ID.
 const minID = 6
@@ -36,8 +41,9 @@ func (proc procfs) path(pid int, name string) string {
 	return filepath.Join(string(proc), strconv.Itoa(pid), name)
 }
 
-// openPod finds the pod that spec names, see Config.Pods.
-func (proc procfs) openPod(spec string) (pod, error) {
+// openPod finds the pod that spec names, see Config.Pods. kubepods is the cgroup v2
+// directory of all pods, or "".
+func (proc procfs) openPod(spec, kubepods string) (pod, error) {
 	p := pod{place: place{view: spec}}
 	path := spec
 	var err error
@@ -47,7 +53,7 @@ func (proc procfs) openPod(spec string) (pod, error) {
 	case strings.Contains(spec, "/"):
 		p.pid = proc.processIn(spec)
 	default:
-		if p.pid, err = proc.processOf(spec); err != nil {
+		if p.pid, err = proc.processOf(spec, kubepods); err != nil {
 			return p, err
 		}
 		path = proc.path(p.pid, "ns/net")
@@ -87,28 +93,86 @@ func (proc procfs) processIn(netns string) int {
 // processOf finds a process by its cgroup. It returns one of the container or pod
 // whose ID begins with id. For Auto it returns one of any pod that is not in the
 // host's network.
-func (proc procfs) processOf(id string) (int, error) {
+func (proc procfs) processOf(id, kubepods string) (int, error) {
 	if id != Auto && len(id) < minID {
 		return 0, fmt.Errorf("want a process ID, a path, or at least %d characters of a container's or a pod's ID", minID)
 	}
+	cgroups, complete := proc.podProcesses(kubepods)
 	pause := 0
-	for _, pid := range proc.processes() {
-		cgroup, err := os.ReadFile(proc.path(pid, "cgroup"))
+	for _, pid := range slices.Sorted(maps.Keys(cgroups)) {
 		switch {
-		case err != nil:
-		case id != Auto && namesID(string(cgroup), id):
+		case id != Auto && namesID(cgroups[pid], id):
 			return pid, nil
-		case id != Auto || !strings.Contains(string(cgroup), "kubepods") || sameFile(proc.path(pid, "ns/net"), proc.ownNetns()):
+		case id != Auto || sameFile(proc.path(pid, "ns/net"), proc.ownNetns()):
 		case proc.isPause(pid): // it does not have the files of the pod's containers
 			pause = pid
 		default:
 			return pid, nil
 		}
 	}
-	if pause != 0 {
+	switch {
+	case pause != 0:
 		return pause, nil
+	case complete:
+		return 0, errNoPod
 	}
-	return 0, errNoPod
+	return 0, errHidden
+}
+
+// podProcesses returns the visible processes of pods, with their cgroups. complete
+// means that it sees all of them. It reads the directories of cgroups, as
+// /proc/PID/cgroup is cut off at the root of a private cgroup namespace. That file is
+// for pods in a cgroup v1.
+func (proc procfs) podProcesses(kubepods string) (cgroups map[int]string, complete bool) {
+	cgroups = make(map[int]string)
+	complete = kubepods != ""
+	_ = walkProcesses(kubepods, func(dir string, pid int) bool {
+		if pid == 0 {
+			complete = false // in a PID namespace that this process does not see
+			return true
+		}
+		cgroups[pid] = dir
+		return true
+	})
+	if len(cgroups) > 0 {
+		return cgroups, complete
+	}
+	for _, pid := range proc.processes() {
+		if text, err := os.ReadFile(proc.path(pid, "cgroup")); err == nil && strings.Contains(string(text), "kubepods") {
+			cgroups[pid] = string(text)
+		}
+	}
+	return cgroups, complete || proc.isInitial()
+}
+
+// initialPIDs is the PID namespace of the node, PROC_PID_INIT_INO in the kernel's
+// proc_ns.h.
+const initialPIDs = "pid:[4026531836]"
+
+// isInitial reports whether this process sees all processes of the machine.
+func (proc procfs) isInitial() bool {
+	ns, err := os.Readlink(filepath.Join(string(proc), "thread-self/ns/pid"))
+	return err == nil && ns == initialPIDs
+}
+
+// walkProcesses calls f for the processes of a cgroup and of those below it, until f
+// returns false. A process that the caller cannot see has the PID 0.
+func walkProcesses(cgroup string, f func(dir string, pid int) bool) error {
+	if cgroup == "" {
+		return nil
+	}
+	return filepath.WalkDir(cgroup, func(dir string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return nil // removed meanwhile
+		}
+		text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		for field := range strings.FieldsSeq(string(text)) {
+			if pid, err := strconv.Atoi(field); err == nil && !f(dir, pid) {
+				return fs.SkipAll
+			}
+		}
+		return nil
+	})
 }
 
 // isPause reports whether a process only holds a pod's namespaces.

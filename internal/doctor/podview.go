@@ -19,12 +19,14 @@ type podExamination struct {
 func (e *examination) examinePods(ctx context.Context) {
 	var work []func()
 	for _, spec := range e.Pods {
-		p, err := e.proc.openPod(spec)
+		p, err := e.proc.openPod(spec, e.Redirect.Cgroup)
 		switch {
 		case errors.Is(err, errHostNetwork):
 			e.fact(spec, "is in the host's network, and has the view of the node")
 		case errors.Is(err, errNoPod) && spec == Auto:
 			e.fact(nodeView, "no pod was examined: "+err.Error())
+		case errors.Is(err, errHidden) && spec == Auto:
+			e.unexamined("any pod: " + err.Error())
 		case err != nil:
 			e.unexamined(fmt.Sprintf("pod %s: %v", spec, err))
 		default:

@@ -7,14 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -155,17 +151,12 @@ func cgroupOf(below string, pid int) string {
 	if below == "" || pid == 0 {
 		return ""
 	}
-	dir, wanted := "", strconv.Itoa(pid)
-	_ = filepath.WalkDir(below, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.IsDir() {
-			return nil // removed meanwhile
+	dir := ""
+	_ = walkProcesses(below, func(at string, found int) bool {
+		if found == pid {
+			dir = at
 		}
-		text, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-		if err == nil && slices.Contains(strings.Fields(string(text)), wanted) {
-			dir = path
-			return filepath.SkipAll
-		}
-		return nil
+		return dir == ""
 	})
 	return dir
 }
@@ -190,7 +181,9 @@ func (e *podExamination) checkRedirected(r reach) {
 	case isNodens(r.redirected):
 		e.fact(e.view, fmt.Sprintf("%s is reached by socket redirection, answered by %s; without redirection, %s answers", r.addr, r.redirected, orNone(r.plain)))
 	case r.redirected == "":
-		e.find(e.view, "redirect-lost", fmt.Sprintf("queries for %s are redirected to %s, and no server answers there", r.addr, e.inForce.Targets[r.addr]))
+		target := e.inForce.Targets[r.addr]
+		why, do := e.whyLost(target)
+		e.findAs(e.view, "redirect-lost", "", fmt.Sprintf("queries for %s are redirected to %s, and no server answers there: %s", r.addr, target, why), do)
 	default:
 		e.find(e.view, "redirect-fallback", fmt.Sprintf("queries for %s are redirected to %s, not to nodens", r.addr, r.redirected))
 	}

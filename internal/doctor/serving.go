@@ -18,7 +18,9 @@ type servingExamination struct {
 // examineServing checks the local IPs from the node: whether a link has them,
 // whether a server answers, and whether that is nodens.
 func (e *examination) examineServing(ctx context.Context) {
-	s := servingExamination{e, e.hostState(ctx).Missing}
+	state := e.hostState(ctx)
+	e.filters = state.Filters
+	s := servingExamination{e, state.Missing}
 	var mu sync.Mutex
 	var all []func()
 	for _, addr := range e.Addresses {
@@ -58,7 +60,7 @@ func (e servingExamination) examine(ctx context.Context, addr netip.AddrPort) st
 	holders := e.holdersOf(addr.Port(), addr.Addr())
 	switch {
 	case who == "" && slices.Contains(e.missing, addr.Addr()):
-		e.find(nodeView, "address-missing", fmt.Sprintf("no link of this node has %s", addr.Addr()))
+		e.findUnserved("address-missing", addr, fmt.Sprintf("no link of this node has %s", addr.Addr()))
 		return ""
 	case who == "":
 		e.findSilent(addr, o, holders)
@@ -80,14 +82,24 @@ func (e servingExamination) findSilent(addr netip.AddrPort, o outcome, holders [
 	what := fmt.Sprintf("%s does not answer the node (%s)", addr, o.why())
 	switch {
 	case e.Holders != nil && len(holders) == 0:
-		e.find(nodeView, "not-serving", what+", and no process listens there")
+		e.findUnserved("not-serving", addr, what+", and no process listens there")
 	case len(holders) > 0 && heldByOther(holders):
 		e.find(nodeView, "port-held", what+heldBy(holders))
 	case len(holders) > 0:
 		e.find(nodeView, "hung", what+heldBy(holders))
 	default:
-		e.find(nodeView, "not-serving", what)
+		e.findUnserved("not-serving", addr, what)
 	}
+}
+
+// findUnserved adds a finding of kind id. It is only a warning if the fallback serves
+// pods meanwhile.
+func (e servingExamination) findUnserved(id string, addr netip.AddrPort, what string) {
+	if _, redirected := e.inForce.Targets[addr]; redirected && e.inForce.Attached && !e.inForce.Alive {
+		e.findAs(nodeView, id, Warning, what+"; redirection sends the pods' sockets to the fallback", "")
+		return
+	}
+	e.find(nodeView, id, what)
 }
 
 // holdersOf returns the sockets on a port, or nil if they are unknown.

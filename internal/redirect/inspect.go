@@ -49,7 +49,7 @@ func PrintStatus(w io.Writer, pinDir string, wanted bool) (asWanted bool, err er
 func pinnedState(p bpf.Pinned) (state string, good bool) {
 	switch {
 	case len(p.Hooks) == 0:
-		state = "not attached"
+		return "not attached: sockets are not redirected", false
 	case !p.Attached():
 		state = "attached in part: " + strings.Join(p.Hooks, " ")
 	default:

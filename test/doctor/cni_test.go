@@ -183,18 +183,42 @@ func redirectBreakages() []breakage {
 	const pinDir = "-redirect-pin-dir"
 	on := func(t *testing.T, w *world) { w.redirect(t, "on") }
 	auto := func(t *testing.T, w *world) { w.redirect(t, "auto") }
-	dropTarget := func(t *testing.T, w *world) {
-		on(t, w)
-		w.start(t, w.redirectFlags...)
-		nft(t, w.node, "table ip t { chain c { type filter hook prerouting priority -250; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
+	// lost has redirection on, and then loses the packets to the target.
+	lost := func(name, text string, lose func(t *testing.T, w *world)) breakage {
+		return breakage{name: name, down: true, do: func(t *testing.T, w *world) {
+			on(t, w)
+			w.start(t, w.redirectFlags...)
+			lose(t, w)
+		}, want: []string{"fault pod redirect-lost"}, text: text}
+	}
+	misroute := func(t *testing.T, w *world) { // only what the node itself sends to the pod
+		output(t, w.node, "ip", "route", "add", lab.PodIP, "dev", "up0", "table", "99")
+		output(t, w.node, "ip", "rule", "add", "from", lab.NodeIP, "to", lab.PodIP, "lookup", "99")
 	}
 	return []breakage{
 		{name: "configured, not attached", do: on, want: []string{"fault node redirect-detached", "fault pod cni-swallows"}},
-		{name: "target unreachable", down: true, do: dropTarget, want: []string{"fault pod redirect-lost"}, text: redirectTarget},
+		lost("target unreachable", "are redirected to "+redirectTarget+", and no server answers there: a filter on the node drops them", func(t *testing.T, w *world) {
+			nft(t, w.node, "table ip t { chain c { type filter hook prerouting priority -250; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
+		}),
+		lost("target behind a firewall", "these chains drop by default: ip t c", func(t *testing.T, w *world) {
+			nft(t, w.node, "table ip t { chain c { type filter hook input priority 10; policy drop; iifname lo accept; iifname != lxc0 accept; meta l4proto { tcp, udp } th dport 53 accept; }; }")
+			// As if it stood before the accept rules of nodens.
+			nft(t, w.node, "table ip u { chain c { type filter hook input priority -10; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
+		}),
+		lost("no route to the target", "the pod has no route to "+lab.NodeIP, func(t *testing.T, w *world) {
+			output(t, w.pod, "ip", "route", "add", "unreachable", lab.NodeIP)
+		}),
+		lost("route back to the pod", "the node's route to the pod leads to up0", misroute),
+		lost("reverse path filter", "reverse path filter dropped", func(t *testing.T, w *world) {
+			output(t, w.node, "sysctl", "-q", "-w", "net.ipv4.conf.lxc0.rp_filter=1")
+			misroute(t, w)
+		}),
 		{name: "heartbeat missing", down: true, do: func(t *testing.T, w *world) {
 			off := w.write(t, "Corefile.off", strings.ReplaceAll(corefile, clusterDNS, lab.Endpoint))
 			on(t, w)
-			w.start(t, w.redirectFlags...).Kill()
+			w.start(t, append([]string{"-supervise=false"}, w.redirectFlags...)...).Kill()
+			r := w.doctor(t, nil, nil, append([]string{"-wait", "1s"}, w.redirectFlags...)...)
+			w.expect(t, r, "warning node not-serving", "warning node redirect-fallback")
 			// Another nodens serves and does not touch the pinned maps and programs.
 			w.start(t, "-conf", off, pinDir, "/sys/fs/bpf/another")
 		}, want: []string{"warning node redirect-fallback", "warning pod redirect-fallback"}},

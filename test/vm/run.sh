@@ -1,8 +1,9 @@
 #!/bin/sh
-# Boots Debian's kernel 6.1, which has the dummy driver, in an emulated machine
-# and runs init in it: the daemon on a real dummy link, and the tests of netsetup
-# and bpf. Needs root and Debian; installs its packages. Prints the console and
-# exits with 0 if init printed PASS.
+# usage: run.sh [bpf [PACKAGE [SUITE]]]
+# Boots Debian's kernel, 6.1 or that of PACKAGE in another SUITE of Debian, which has
+# the dummy driver, in an emulated machine, and runs init in it: the daemon on a real dummy link, and the tests of netsetup
+# and bpf; with bpf, only the daemon and the tests of bpf. Needs root and Debian;
+# installs its packages. Prints the console and exits with 0 if init printed PASS.
 set -eu
 cd "$(dirname "$0")/../.."
 go=${GO:-go}
@@ -34,14 +35,25 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 mkdir -p "$root/bin" "$root/sbin" "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/etc" "$root/t/bin"
 
-# The current 6.1 kernel of Debian and its network modules.
+# Debian's current kernel and its network modules.
 chmod 755 "$work"
+meta=${2:-linux-image-cloud-amd64}
+apt=
+if [ -n "${3:-}" ]; then # from the same mirror, with lists of its own
+	mirror=$(apt-get indextargets --format '$(SITE)' | grep -m 1 '/debian/*$') || skip "no mirror of Debian"
+	mkdir -p "$work/lists/partial"
+	echo "deb $mirror $3 main" >"$work/sources.list"
+	apt="-o Dir::Etc::sourcelist=$work/sources.list -o Dir::Etc::sourceparts=/nonexistent -o Dir::State::lists=$work/lists"
+	# shellcheck disable=SC2086 # options
+	apt-get $apt update -qq || skip "no lists of Debian $3"
+fi
+# shellcheck disable=SC2086 # options
 fetch() {
-	kernel=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: *\(linux-image-[^ ]*\).*/\1/p' | head -1)
-	[ -n "$kernel" ] && (cd "$work" && apt-get download -qq -o APT::Sandbox::User=root "$kernel")
+	kernel=$(apt-cache $apt depends "$meta" | sed -n 's/.*Depends: *\(linux-image-[^ ]*\).*/\1/p' | head -1)
+	[ -n "$kernel" ] && (cd "$work" && apt-get $apt download -qq -o APT::Sandbox::User=root "$kernel")
 }
 # The package lists may be missing or outdated.
-fetch || { apt-get update -qq && fetch; } || skip "no package linux-image-cloud-amd64"
+fetch || { apt-get update -qq && fetch; } || skip "no package $meta"
 (cd "$work" && dpkg -x "$kernel"_*.deb kernel)
 release=$(basename "$work"/kernel/lib/modules/*)
 for dir in net/netfilter net/ipv4 net/ipv4/netfilter net/ipv6 net/ipv6/netfilter net/sched net/core net/802 net/llc net/bridge drivers/net drivers/net/vxlan lib crypto arch/x86/crypto; do
@@ -79,5 +91,5 @@ chmod 755 "$root/init"
 
 timeout 1800 qemu-system-x86_64 -accel tcg -m 1024 -smp 1 -nographic -no-reboot -nic none \
 	-kernel "$work/kernel/boot/vmlinuz-$release" -initrd "$work/initrd.gz" \
-	-append "console=ttyS0 quiet panic=-1" </dev/null | tr -d '\r' | tee "$work/console"
+	-append "console=ttyS0 quiet panic=-1 nodens.only=${1:-all}" </dev/null | tr -d '\r' | tee "$work/console"
 grep -q '^VM PASS$' "$work/console"

@@ -1,0 +1,93 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// whyLost says why the pod's queries for a target on this node get no answer, and what
+// to do. do is empty if the kind's advice applies. Each check excludes one cause; a
+// filter is what remains.
+func (e *podExamination) whyLost(target netip.AddrPort) (why, do string) {
+	source, err := routeFrom(e.place, target.Addr())
+	if err != nil {
+		return fmt.Sprintf("the pod has no route to %s (%v)", target.Addr(), err), "Give the pod a route to the node's address, or set -node-ip to an address that pods reach."
+	}
+	if o := e.query(context.Background(), e.node, "udp", target, chaos("id.server.")); !o.answered() {
+		return fmt.Sprintf("it does not answer the node either (%s)", o.why()), "Check that nodens listens on the target, and read its log."
+	}
+	before := e.proc.reversePathDrops()
+	e.query(context.Background(), e.place, "udp", target, chaos("id.server."))
+	if dropped := e.proc.reversePathDrops() - before; dropped > 0 {
+		return fmt.Sprintf("the node's reverse path filter dropped %d packets meanwhile; its route to the pod %s", dropped, wayBack(target.Addr(), source)),
+			"Repair the node's route to the pod, or set net.ipv4.conf.LINK.rp_filter to 2 or 0 on the pod's link and for all."
+	}
+	if back := wayBack(target.Addr(), source); e.link.peer != 0 && back != wayBy(e.link.peer) {
+		return "the reply is lost: the node's route to the pod " + back, "Repair the node's route to the pod."
+	}
+	return "a filter on the node drops them, at input or before" + e.suspects(), "Accept UDP and TCP to the target in the named chains (nft list ruleset, iptables-legacy -S), or remove the network policy."
+}
+
+// routeFrom returns the source address of a place's packets to an address.
+func routeFrom(from place, to netip.Addr) (source netip.Addr, err error) {
+	err = from.do(func() error {
+		routes, err := netlink.RouteGet(to.AsSlice())
+		if err == nil && len(routes) > 0 {
+			source, _ = netip.AddrFromSlice(routes[0].Src)
+		}
+		return err
+	})
+	return source.Unmap(), err
+}
+
+// wayBack says by which link the node sends packets from an address of its own to a
+// pod.
+func wayBack(from, pod netip.Addr) string {
+	routes, err := netlink.RouteGetWithOptions(pod.AsSlice(), &netlink.RouteGetOptions{SrcAddr: from.AsSlice()})
+	if err != nil || len(routes) == 0 {
+		return "does not exist"
+	}
+	return wayBy(routes[0].LinkIndex)
+}
+
+func wayBy(index int) string {
+	name := strconv.Itoa(index)
+	if l, err := netlink.LinkByIndex(index); err == nil {
+		name = l.Attrs().Name
+	}
+	return "leads to " + name
+}
+
+// reversePathDrops returns how many packets rp_filter has dropped in this network
+// namespace: IPReversePathFilter in /proc/net/netstat.
+func (proc procfs) reversePathDrops() int {
+	text, err := os.ReadFile(filepath.Join(string(proc), "thread-self/net/netstat"))
+	if err != nil {
+		return 0
+	}
+	lines := strings.Split(string(text), "\n") // pairs of names and values
+	for i := 0; i+1 < len(lines); i += 2 {
+		names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
+		if at := slices.Index(names, "IPReversePathFilter"); at > 0 && at < len(values) {
+			n, _ := strconv.Atoi(values[at])
+			return n
+		}
+	}
+	return 0
+}
+
+// suspects names the chains that drop by default.
+func (e *examination) suspects() string {
+	if len(e.filters) == 0 {
+		return ""
+	}
+	return "; these chains drop by default: " + strings.Join(e.filters, ", ")
+}
