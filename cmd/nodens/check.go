@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
@@ -42,19 +41,19 @@ type problem struct {
 }
 
 func checkCommand(e env) *cli.Command {
-	f, format := newFlags(), new(outputFormat)
-	own := format.set("check")
-	return command(e, "check", "[FILE]", "validate a Corefile and print its settings, with the defaults", checkHelp,
-		append(cliFlags(own), cliFlags(f.set())...), func(_ context.Context, c *cli.Command) error {
+	f, format := newFlags(), new(cmdline.Output)
+	own := format.Set("check")
+	return e.Command("check", "[FILE]", "validate a Corefile and print its settings, with the defaults", checkHelp,
+		append(cmdline.Flags(own), cmdline.Flags(f.set())...), func(_ context.Context, c *cli.Command) error {
 			switch {
 			case c.NArg() > 1:
-				return unexpected(e, c, c.Args().Get(1))
+				return e.Unexpected(c, c.Args().Get(1))
 			case c.NArg() == 1:
 				f.Corefile, f.BaseCorefile = c.Args().First(), ""
-			case !given(c, own):
-				return wrongUsage(e, "usage: nodens check FILE, or nodens check with the daemon's flags")
+			case !cmdline.Given(c, own):
+				return e.WrongUsage("usage: nodens check FILE, or nodens check with the daemon's flags")
 			}
-			return check(e, f, format.json)
+			return check(e, f, format.JSON)
 		})
 }
 
@@ -73,18 +72,18 @@ func check(e env, f *flags, asJSON bool) error {
 		if cfg != nil {
 			r.Blocks = cfg.Text()
 		}
-		if werr := writeJSON(e.stdout, r); werr != nil || err == nil {
+		if werr := cmdline.WriteJSON(e.Stdout, r); werr != nil || err == nil {
 			return werr
 		}
 		return exitStatus(1)
 	}
 	for _, w := range warnings {
-		fmt.Fprintln(e.stderr, "warning:", w)
+		fmt.Fprintln(e.Stderr, "warning:", w)
 	}
 	if err != nil {
 		return err
 	}
-	return cfg.Describe(e.stdout)
+	return cfg.Describe(e.Stdout)
 }
 
 // problems returns the errors that err joins.
@@ -104,10 +103,4 @@ func problems(err error) []problem {
 		all = append(all, problem{Text: err.Error()})
 	}
 	return all
-}
-
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

@@ -98,9 +98,15 @@ var claims = []claim{
 	}},
 	{`(-\S+) becomes (\S+): node-cache does not share its port .*`, func(_, out object, m []string) bool { return hasFlag(out, m[1], m[2]) }},
 	{`(-clients) becomes (all): .*`, func(_, out object, m []string) bool { return hasFlag(out, m[1], m[2]) }},
-	{`command is removed, .*`, func(in, out object, _ []string) bool { return in.cache()["command"] != nil && out.cache()["command"] == nil }},
-	{`ports are removed: .*`, func(in, out object, _ []string) bool { return in.cache()["ports"] != nil && out.cache()["ports"] == nil }},
-	{`(\S+) uses port (\d+) by number`, func(_, out object, m []string) bool { return fmt.Sprint(out.cache().at(m[1], "httpGet", "port")) == m[2] }},
+	{`command is removed, .*`, func(in, out object, _ []string) bool {
+		return in.cache()["command"] != nil && out.cache()["command"] == nil
+	}},
+	{`ports are removed: .*`, func(in, out object, _ []string) bool {
+		return in.cache()["ports"] != nil && out.cache()["ports"] == nil
+	}},
+	{`(\S+) uses port (\d+) by number`, func(_, out object, m []string) bool {
+		return fmt.Sprint(out.cache().at(m[1], "httpGet", "port")) == m[2]
+	}},
 	{`targetPort becomes (\d+), .*`, func(_, out object, m []string) bool {
 		return strings.Contains(fmt.Sprint(out.at("spec", "ports")), "targetPort:"+m[1])
 	}},
@@ -156,7 +162,9 @@ var claims = []claim{
 	}},
 	{`arguments (.*)`, func(in, out object, m []string) bool {
 		words := strings.Fields(m[1])
-		return !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(args(in.cache()), w) || !slices.Contains(args(out.cache()), w) })
+		return !slices.ContainsFunc(words, func(w string) bool {
+			return !slices.Contains(args(in.cache()), w) || !slices.Contains(args(out.cache()), w)
+		})
 	}},
 	{`(livenessProbe)`, func(in, out object, m []string) bool { return reflect.DeepEqual(in.cache()[m[1]], out.cache()[m[1]]) }},
 	{`nodens accepts the Corefile, .*`, func(_, out object, _ []string) bool { return out["data"] != nil }},
@@ -182,7 +190,9 @@ var claims = []claim{
 		}
 		return reflect.DeepEqual(others(in), others(out))
 	}},
-	{`its arguments have placeholders .*`, func(_, out object, _ []string) bool { return strings.Contains(strings.Join(args(out.cache()), " "), "__PILLAR__") }},
+	{`its arguments have placeholders .*`, func(_, out object, _ []string) bool {
+		return strings.Contains(strings.Join(args(out.cache()), " "), "__PILLAR__")
+	}},
 	{`has no memory limit, .*`, func(_, out object, _ []string) bool { return out.cache().at("resources", "limits", "memory") == nil }},
 	{`while nodens does not answer, pods query the upstreams .*`, func(_, out object, _ []string) bool { return out.pod()["hostNetwork"] == true }},
 	{`gets no redirection, because it does not use the host's network`, func(_, out object, _ []string) bool { return out.pod()["hostNetwork"] != true }},

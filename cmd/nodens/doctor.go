@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/doctor"
 )
 
@@ -23,7 +24,7 @@ var (
 type doctorFlags struct {
 	pods     []string
 	podGiven bool
-	format   outputFormat
+	format   cmdline.Output
 	large    string
 	timeout  time.Duration
 }
@@ -49,13 +50,13 @@ command line, or no finding but something could not be examined.
 func doctorCommand(e env) *cli.Command {
 	f, d := newFlags(), new(doctorFlags)
 	own := d.set()
-	return command(e, "doctor", "", "examine how queries of the node and of a pod reach nodens", doctorHelp,
-		append(cliFlags(own), cliFlags(f.set())...), func(ctx context.Context, c *cli.Command) error {
+	return e.Command("doctor", "", "examine how queries of the node and of a pod reach nodens", doctorHelp,
+		append(cmdline.Flags(own), cmdline.Flags(f.set())...), func(ctx context.Context, c *cli.Command) error {
 			if d.timeout <= 0 {
-				return wrongUsage(e, "-wait %v: want a duration above 0", d.timeout)
+				return e.WrongUsage("-wait %v: want a duration above 0", d.timeout)
 			}
 			x, err := newExamined(e, f), error(nil)
-			if !given(c, own) {
+			if !cmdline.Given(c, own) {
 				x, err = adopt(e)
 			}
 			if err != nil {
@@ -67,7 +68,7 @@ func doctorCommand(e env) *cli.Command {
 
 // set declares doctor's own flags.
 func (d *doctorFlags) set() *flag.FlagSet {
-	fs := d.format.set("doctor")
+	fs := d.format.Set("doctor")
 	fs.Func("pod", "examine the view of this `pod`", func(s string) error {
 		d.podGiven = true
 		if s != "none" {
@@ -82,18 +83,18 @@ func (d *doctorFlags) set() *flag.FlagSet {
 
 // examine prints doctor's report.
 func examine(ctx context.Context, e env, x examined, d *doctorFlags) error {
-	c := x.DoctorConfig(func(err error) { fmt.Fprintln(e.stderr, err) })
+	c := x.DoctorConfig(func(err error) { fmt.Fprintln(e.Stderr, err) })
 	c.Pods, c.LargeName, c.Timeout = d.pods, d.large, d.timeout
 	if !d.podGiven {
 		c.Pods = []string{doctor.Auto}
 	}
 	report := doctor.Examine(ctx, c)
 	var err error
-	if d.format.json {
-		err = writeJSON(e.stdout, report)
+	if d.format.JSON {
+		err = cmdline.WriteJSON(e.Stdout, report)
 	} else {
-		fmt.Fprintf(e.stdout, "daemon: %v\n", x)
-		err = report.Write(e.stdout)
+		fmt.Fprintf(e.Stdout, "daemon: %v\n", x)
+		err = report.Write(e.Stdout)
 	}
 	switch worst := report.Worst(); {
 	case err != nil:

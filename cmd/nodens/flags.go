@@ -19,6 +19,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/urfave/cli/v3"
 
+	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/daemon"
 )
@@ -57,7 +58,7 @@ var flagGroups = []group{
 func parseFlags(args []string, stderr io.Writer) (*flags, error) {
 	f := newFlags()
 	run := func(context.Context, *cli.Command) error { return nil }
-	c := command(env{stdout: io.Discard, stderr: stderr}, "nodens", "", "", "", cliFlags(f.set()), run)
+	c := terminal(io.Discard, stderr).Command("nodens", "", "", "", cmdline.Flags(f.set()), run)
 	return f, c.Run(context.Background(), append([]string{"nodens"}, args...))
 }
 

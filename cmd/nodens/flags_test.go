@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/cmdline"
 )
 
 func TestParseFlags(t *testing.T) {
@@ -86,7 +88,7 @@ func TestParseFlagsErrors(t *testing.T) {
 	} {
 		var stderr bytes.Buffer
 		_, err := parseFlags([]string{arg}, &stderr)
-		if err != errUsage || !strings.Contains(stderr.String(), want) {
+		if err != cmdline.ErrUsage || !strings.Contains(stderr.String(), want) {
 			t.Errorf("%s: error %v, stderr %q, want %q", arg, err, stderr.String(), want)
 		}
 	}
@@ -169,11 +171,11 @@ func TestRemovedFlags(t *testing.T) {
 		for _, parse := range []func(io.Writer) error{
 			func(w io.Writer) error { _, err := parseFlags(tc.args, w); return err },
 			func(w io.Writer) error {
-				return run(t.Context(), env{args: append([]string{"doctor"}, tc.args...), stderr: w})
+				return run(t.Context(), env{args: append([]string{"doctor"}, tc.args...), Env: terminal(nil, w)})
 			},
 		} {
 			var stderr bytes.Buffer
-			if err := parse(&stderr); err != errUsage || !strings.Contains(stderr.String(), tc.want) {
+			if err := parse(&stderr); err != cmdline.ErrUsage || !strings.Contains(stderr.String(), tc.want) {
 				t.Errorf("%q: %v, %q, want %q", tc.args, err, stderr.String(), tc.want)
 			}
 		}

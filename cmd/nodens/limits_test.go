@@ -31,7 +31,7 @@ func TestCheckLimits(t *testing.T) {
 		"-max-tcp-connections 2000":        "-max-tcp-connections 2000 needs 125 MiB (64 KiB each); the memory limit 128 MiB leaves",
 		"-max-misses 9 -max-misses-per-client 10": "-max-misses-per-client 10 is more than the limit for all clients, which is 9",
 	} {
-		e := env{args: append([]string{"check", "-basecorefile=", "-conf", file}, strings.Fields(args)...), stdout: io.Discard, stderr: io.Discard, getenv: func(string) string { return "" }, root: limitedRoot}
+		e := env{args: append([]string{"check", "-basecorefile=", "-conf", file}, strings.Fields(args)...), Env: terminal(io.Discard, io.Discard), getenv: func(string) string { return "" }, root: limitedRoot}
 		err := run(t.Context(), e)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
 			t.Errorf("%s: %v\nwant %s", args, err, want)

@@ -20,13 +20,13 @@ Exit status: 0 NOERROR; 1 another answer, or none; 2 a wrong command line.
 `
 
 func lookupCommand(e env) *cli.Command {
-	return command(e, "lookup", "NAME [TYPE] [SERVER]", "query a DNS server and print its answer", lookupHelp, nil, func(ctx context.Context, c *cli.Command) error {
+	return e.Command("lookup", "NAME [TYPE] [SERVER]", "query a DNS server and print its answer", lookupHelp, nil, func(ctx context.Context, c *cli.Command) error {
 		qtype := dns.TypeA
 		if text := c.Args().Get(1); text != "" {
 			qtype = dns.StringToType[strings.ToUpper(text)]
 		}
 		if c.NArg() < 1 || c.NArg() > 3 || qtype == dns.TypeNone {
-			return wrongUsage(e, "%s", lookupHelp)
+			return e.WrongUsage("%s", lookupHelp)
 		}
 		server := c.Args().Get(2)
 		if server == "" {

@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v3"
 	_ "golang.org/x/crypto/x509roots/fallback"
 
+	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/daemon"
 	"github.com/nodens-dns/nodens/internal/supervise"
@@ -25,12 +26,17 @@ import (
 
 // env is the environment of run.
 type env struct {
-	args           []string // without the program's name
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	getenv         func(string) string
-	root           fs.FS            // the file system, with /proc and /sys
-	signals        <-chan os.Signal // SIGHUP and SIGUSR1, for a reload
+	cmdline.Env
+	args    []string // without the program's name
+	stdin   io.Reader
+	getenv  func(string) string
+	root    fs.FS            // the file system, with /proc and /sys
+	signals <-chan os.Signal // SIGHUP and SIGUSR1, for a reload
+}
+
+// terminal returns what the commands print to, and how they explain unknown flags.
+func terminal(stdout, stderr io.Writer) cmdline.Env {
+	return cmdline.Env{Stdout: stdout, Stderr: stderr, Removed: insteadOf, Hint: directiveHint}
 }
 
 func main() {
@@ -41,12 +47,12 @@ func main() {
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP, syscall.SIGUSR1)
 	var status exitStatus
-	err := run(ctx, env{args: os.Args[1:], stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, root: os.DirFS("/"), signals: reload})
+	err := run(ctx, env{args: os.Args[1:], stdin: os.Stdin, Env: terminal(os.Stdout, os.Stderr), getenv: os.Getenv, root: os.DirFS("/"), signals: reload})
 	switch {
 	case err == nil:
 	case errors.As(err, &status):
 		os.Exit(int(status)) // already reported
-	case errors.Is(err, errUsage), errors.Is(err, errUnexamined):
+	case errors.Is(err, cmdline.ErrUsage), errors.Is(err, errUnexamined):
 		os.Exit(2)
 	default:
 		fmt.Fprintln(os.Stderr, err)
@@ -60,7 +66,7 @@ func run(ctx context.Context, e env) error {
 	err := root.Run(ctx, append([]string{"nodens"}, e.args...))
 	var missing cli.ExitCoder // help for a command that does not exist
 	if errors.As(err, &missing) {
-		return unexpected(e, root, e.args[len(e.args)-1])
+		return e.Unexpected(root, e.args[len(e.args)-1])
 	}
 	return err
 }
@@ -74,7 +80,7 @@ func serve(ctx context.Context, e env, f *flags) error {
 		return printLine(e, strings.Join(config.DirectiveNames(), "\n"))
 	}
 	f.resolve()
-	f.Version, f.Stdout, f.Stderr, f.Getenv, f.Root, f.Signals = buildVersion(), e.stdout, e.stderr, e.getenv, e.root, e.signals
+	f.Version, f.Stdout, f.Stderr, f.Getenv, f.Root, f.Signals = buildVersion(), e.Stdout, e.Stderr, e.getenv, e.root, e.signals
 	supervised, err := supervise.Attach(e.getenv)
 	if f.Supervisor = supervised; err != nil {
 		return err
@@ -84,13 +90,13 @@ func serve(ctx context.Context, e env, f *flags) error {
 	}
 	err = daemon.Run(ctx, f.Options)
 	if err != nil && f.LogJSON {
-		slog.New(f.LogHandler(e.stderr, nil)).Error("nodens ends", "error", err)
+		slog.New(f.LogHandler(e.Stderr, nil)).Error("nodens ends", "error", err)
 		return exitStatus(1)
 	}
 	return err
 }
 
 func printLine(e env, s string) error {
-	_, err := fmt.Fprintln(e.stdout, s)
+	_, err := fmt.Fprintln(e.Stdout, s)
 	return err
 }

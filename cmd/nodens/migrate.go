@@ -14,6 +14,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/migrate"
 )
@@ -70,12 +71,12 @@ func (f *migrateFlags) set() *flag.FlagSet {
 
 func migrateCommand(e env) *cli.Command {
 	f := new(migrateFlags)
-	return command(e, "migrate", "FILE...", "convert manifests of node-cache to nodens", migrateHelp, cliFlags(f.set()), func(_ context.Context, c *cli.Command) error {
+	return e.Command("migrate", "FILE...", "convert manifests of node-cache to nodens", migrateHelp, cmdline.Flags(f.set()), func(_ context.Context, c *cli.Command) error {
 		switch {
 		case c.NArg() == 0:
-			return wrongUsage(e, "%s", migrateHelp)
+			return e.WrongUsage("%s", migrateHelp)
 		case f.image == "":
-			return wrongUsage(e, "-image is missing: no image of nodens is published yet; build one (make image IMAGE=REGISTRY/nodens:TAG), push it, and name it here")
+			return e.WrongUsage("-image is missing: no image of nodens is published yet; build one (make image IMAGE=REGISTRY/nodens:TAG), push it, and name it here")
 		}
 		f.files = c.Args().Slice()
 		return migrateManifests(e, f)
@@ -93,10 +94,10 @@ func migrateManifests(e env, f *migrateFlags) error {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	if f.reportOnly {
-		err = report.Write(e.stdout)
+		err = report.Write(e.Stdout)
 	} else {
-		_, werr := io.WriteString(e.stdout, out)
-		err = errors.Join(report.Write(e.stderr), werr)
+		_, werr := io.WriteString(e.Stdout, out)
+		err = errors.Join(report.Write(e.Stderr), werr)
 	}
 	if err == nil && len(report.Refused) > 0 {
 		err = errRefused

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/migrate"
 )
 
@@ -18,7 +19,7 @@ var update = flag.Bool("update", false, "write the golden files")
 func migrateFile(t *testing.T, stdin string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	e := env{args: append([]string{"migrate", "-image", "example.org/nodens:v1"}, args...), stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs, getenv: os.Getenv}
+	e := env{args: append([]string{"migrate", "-image", "example.org/nodens:v1"}, args...), stdin: strings.NewReader(stdin), Env: terminal(&out, &errs), getenv: os.Getenv}
 	err = run(t.Context(), e)
 	return out.String(), errs.String(), err
 }
@@ -131,7 +132,7 @@ func TestMigrateErrors(t *testing.T) {
 		})
 	}
 	for _, args := range [][]string{nil, {"-o", "json", "-"}, {"-image", "", "-"}, {"-redirect", "maybe", "-"}, {"-x"}} {
-		if _, _, err := migrateFile(t, "", args...); !errors.Is(err, errUsage) {
+		if _, _, err := migrateFile(t, "", args...); !errors.Is(err, cmdline.ErrUsage) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}

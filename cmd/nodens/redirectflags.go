@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"net/netip"
 
 	"github.com/nodens-dns/nodens/bpf"
@@ -39,4 +40,12 @@ var removedFlags = map[string]string{
 	"redirect-opt-out":   "redirect auto { opt_out … }",
 	"redirect-uplink":    "redirect auto { uplink … }",
 	"redirect-heartbeat": "redirect auto { heartbeat … }",
+}
+
+// insteadOf says what replaces a removed flag, or returns "".
+func insteadOf(flag string) string {
+	if text, ok := removedFlags[flag]; ok {
+		return fmt.Sprintf("write %q into a server block of the Corefile, see docs/cilium.md", text)
+	}
+	return ""
 }

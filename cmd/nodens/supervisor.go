@@ -31,7 +31,7 @@ func (f *flags) supervised() bool {
 
 // supervisor runs the daemon in a child process.
 func supervisor(ctx context.Context, e env, f *flags) error {
-	log := slog.New(f.LogHandler(e.stderr, f.LogLevel)).With("process", "supervisor")
+	log := slog.New(f.LogHandler(e.Stderr, f.LogLevel)).With("process", "supervisor")
 	// The supervisor uses little memory, but for as long as the node runs.
 	debug.SetGCPercent(10)
 	debug.FreeOSMemory()

@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/daemon"
 	"github.com/nodens-dns/nodens/internal/doctor"
 	"github.com/nodens-dns/nodens/netsetup"
@@ -46,8 +47,8 @@ type teardownFlags struct {
 
 func teardownCommand(e env) *cli.Command {
 	f := &teardownFlags{flags: newFlags()}
-	return command(e, "teardown", "", "remove from the host everything that nodens has set up", teardownHelp,
-		append(cliFlags(f.setOwn()), cliFlags(f.set())...), func(ctx context.Context, _ *cli.Command) error {
+	return e.Command("teardown", "", "remove from the host everything that nodens has set up", teardownHelp,
+		append(cmdline.Flags(f.setOwn()), cmdline.Flags(f.set())...), func(ctx context.Context, _ *cli.Command) error {
 			if f.hold {
 				<-ctx.Done()
 				return nil
