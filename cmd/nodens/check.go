@@ -26,18 +26,9 @@ Exit status: 0 valid, maybe with warnings; 1 invalid; 2 a wrong command line.
 // checkResult is the output of check -o json.
 type checkResult struct {
 	OK       bool               `json:"ok"`
-	Errors   []problem          `json:"errors"`
-	Warnings []problem          `json:"warnings"`
+	Errors   []config.Problem   `json:"errors"`
+	Warnings []config.Problem   `json:"warnings"`
 	Blocks   []config.BlockText `json:"blocks"`
-}
-
-// problem is an error or a warning. Place and directive are of the Corefile, if the
-// problem is in one.
-type problem struct {
-	File      string `json:"file,omitempty"`
-	Line      int    `json:"line,omitempty"`
-	Directive string `json:"directive,omitempty"`
-	Text      string `json:"text"`
 }
 
 func checkCommand(e env) *cli.Command {
@@ -68,7 +59,7 @@ func check(e env, f *flags, asJSON bool) error {
 		err = errors.Join(cfg.Overlap(f.DNSPort), cfg.Loops(f.DNSPort), f.CheckLimits(cfg))
 	}
 	if asJSON {
-		r := checkResult{OK: err == nil, Errors: problems(err), Warnings: problems(errors.Join(warnings...)), Blocks: []config.BlockText{}}
+		r := checkResult{OK: err == nil, Errors: config.Problems(err), Warnings: config.Problems(errors.Join(warnings...)), Blocks: []config.BlockText{}}
 		if cfg != nil {
 			r.Blocks = cfg.Text()
 		}
@@ -84,23 +75,4 @@ func check(e env, f *flags, asJSON bool) error {
 		return err
 	}
 	return cfg.Describe(e.Stdout)
-}
-
-// problems returns the errors that err joins.
-func problems(err error) []problem {
-	all := []problem{}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, one := range joined.Unwrap() {
-			all = append(all, problems(one)...)
-		}
-		return all
-	}
-	var at *config.Error
-	switch {
-	case errors.As(err, &at):
-		all = append(all, problem{at.File, at.Line, at.Directive, at.Err.Error()})
-	case err != nil:
-		all = append(all, problem{Text: err.Error()})
-	}
-	return all
 }

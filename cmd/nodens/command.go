@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/urfave/cli/v3"
 
 	"github.com/nodens-dns/nodens/internal/cmdline"
-	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/doctor"
 )
 
@@ -44,26 +42,4 @@ func askCommand(e env) *cli.Command {
 	})
 	c.Hidden = true
 	return c
-}
-
-// directiveHint names the directive that a flag's name seems to mean, or returns "".
-func directiveHint(name string) string {
-	words := strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == '_' || r == '.' })
-	for _, d := range config.Directives() {
-		if slices.Contains(words, d.Name) {
-			return inCorefile(d.Name)
-		}
-	}
-	for _, d := range config.Directives() {
-		for _, o := range d.Options {
-			if option, _, _ := strings.Cut(o, " "); slices.Contains(words, option) {
-				return inCorefile(d.Name + " (" + option + ")")
-			}
-		}
-	}
-	return ""
-}
-
-func inCorefile(directive string) string {
-	return "settings of " + directive + " are in the Corefile, see docs/corefile.md"
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -91,7 +89,7 @@ func (f *flags) set() *flag.FlagSet {
 	f.setLimits(fs)
 	f.setLog(fs)
 	fs.Func("cache-size", "`bytes` that cached answers of all zones may use, with K, M or G for 2^10, 2^20 or 2^30 (default half the memory limit of the cgroup, less below 128M, at most 512M; 64M without a limit)", func(s string) (err error) {
-		f.CacheSize, err = parseBytes(s)
+		f.CacheSize, err = config.ParseBytes(s)
 		return err
 	})
 	fs.BoolFunc("supervise", "run the daemon in a child process, and start it again when it dies or hangs (default true if the Corefile has redirect auto or on)", func(s string) error {
@@ -223,17 +221,6 @@ func parseSyncInterval(s string) (time.Duration, error) {
 		return 0, errors.New("want at least a second")
 	}
 	return d, nil
-}
-
-// parseBytes parses a size such as 64M.
-func parseBytes(s string) (int64, error) {
-	digits := strings.TrimRight(s, "KMGi")
-	shift, ok := map[string]uint{"": 0, "K": 10, "Ki": 10, "M": 20, "Mi": 20, "G": 30, "Gi": 30}[s[len(digits):]]
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || !ok || n <= 0 || n > math.MaxInt64>>shift {
-		return 0, fmt.Errorf("%q is not a size; write a number of bytes, or a number with K, M or G", s)
-	}
-	return n << shift, nil
 }
 
 // resolve fills in what the command line leaves open: node-cache's paths if nodens

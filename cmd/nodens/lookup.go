@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"time"
 
 	"github.com/miekg/dns"
 	"github.com/urfave/cli/v3"
+
+	"github.com/nodens-dns/nodens/internal/doctor"
 )
 
 const lookupHelp = `usage: nodens lookup NAME [TYPE] [SERVER]
@@ -39,30 +40,6 @@ func lookupCommand(e env) *cli.Command {
 		if _, _, err := net.SplitHostPort(server); err != nil {
 			server = net.JoinHostPort(server, "53")
 		}
-		return lookup(ctx, e, new(dns.Msg).SetQuestion(dns.Fqdn(c.Args().First()), qtype), server)
+		return doctor.Lookup(ctx, e.Stdout, new(dns.Msg).SetQuestion(dns.Fqdn(c.Args().First()), qtype), server)
 	})
-}
-
-// lookup prints the answer to q, over UDP and, if it is truncated, over TCP.
-func lookup(ctx context.Context, e env, q *dns.Msg, server string) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	client := &dns.Client{Timeout: 5 * time.Second}
-	r, _, err := client.ExchangeContext(ctx, q, server)
-	if err == nil && r.Truncated {
-		client.Net = "tcp"
-		r, _, err = client.ExchangeContext(ctx, q, server)
-	}
-	if err != nil {
-		return fmt.Errorf("lookup: %w", err)
-	}
-	for _, rr := range r.Answer {
-		if err := printLine(e, rr.String()); err != nil {
-			return err
-		}
-	}
-	if r.Rcode != dns.RcodeSuccess {
-		return fmt.Errorf("lookup: %s answers %s", server, dns.RcodeToString[r.Rcode])
-	}
-	return nil
 }

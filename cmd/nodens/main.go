@@ -86,7 +86,11 @@ func serve(ctx context.Context, e env, f *flags) error {
 		return err
 	}
 	if supervised == nil && f.supervised() {
-		return supervisor(ctx, e, f)
+		status, err := daemon.Supervise(ctx, &f.Options, e.args)
+		if err == nil && status != 0 {
+			err = exitStatus(status)
+		}
+		return err
 	}
 	err = daemon.Run(ctx, f.Options)
 	if err != nil && f.LogJSON {

@@ -6,11 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/netip"
-	"os"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v3"
 
@@ -85,7 +82,7 @@ func migrateCommand(e env) *cli.Command {
 
 // migrateManifests prints the manifests and the report.
 func migrateManifests(e env, f *migrateFlags) error {
-	files, err := readManifests(f.files, e.stdin)
+	files, err := migrate.ReadFiles(f.files, e.stdin)
 	if err != nil {
 		return err
 	}
@@ -104,43 +101,6 @@ func migrateManifests(e env, f *migrateFlags) error {
 	}
 	return err
 }
-
-func readManifests(names []string, stdin io.Reader) ([]migrate.File, error) {
-	var files []migrate.File
-	for _, name := range names {
-		var text []byte
-		var err error
-		if name == "-" {
-			name = "standard input"
-			text, err = io.ReadAll(stdin)
-		} else {
-			text, err = os.ReadFile(name)
-		}
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, migrate.File{Name: name, Text: string(text)})
-	}
-	return files, nil
-}
-
-// runtimeFiles is a file system that has every file, and all are empty.
-type runtimeFiles struct{}
-
-func (runtimeFiles) Open(name string) (fs.File, error) { return emptyFile(name), nil }
-
-// emptyFile is a file and its own information.
-type emptyFile string
-
-func (f emptyFile) Stat() (fs.FileInfo, error) { return f, nil }
-func (emptyFile) Read([]byte) (int, error)     { return 0, io.EOF }
-func (emptyFile) Close() error                 { return nil }
-func (f emptyFile) Name() string               { return string(f) }
-func (emptyFile) Size() int64                  { return 0 }
-func (emptyFile) Mode() fs.FileMode            { return 0 }
-func (emptyFile) ModTime() time.Time           { return time.Time{} }
-func (emptyFile) IsDir() bool                  { return false }
-func (emptyFile) Sys() any                     { return nil }
 
 // checkStart returns why the daemon would not start. It uses a made-up cluster IP,
 // because only the node knows the real one.
@@ -165,7 +125,7 @@ func (m *migrateFlags) checkStart(s migrate.Start) (warnings []error, err error)
 	}
 	src := config.Source{Getenv: func(name string) string { return s.Env[name] }}
 	if m.assumeImports {
-		src.Files = runtimeFiles{}
+		src.Files = migrate.RuntimeFiles{}
 	}
 	cfg, err := config.Parse(s.Name, text, src)
 	if err != nil {

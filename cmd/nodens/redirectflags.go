@@ -49,3 +49,11 @@ func insteadOf(flag string) string {
 	}
 	return ""
 }
+
+// directiveHint names the directive that an unknown flag seems to mean, or returns "".
+func directiveHint(flag string) string {
+	if d := config.DirectiveIn(flag); d != "" {
+		return "settings of " + d + " are in the Corefile, see docs/corefile.md"
+	}
+	return ""
+}

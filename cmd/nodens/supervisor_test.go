@@ -2,11 +2,9 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -37,22 +35,5 @@ func TestSupervised(t *testing.T) {
 		if got := f.supervised(); got != tc.want {
 			t.Errorf("flags %q, Corefile %q: supervised %t, want %t", tc.args, tc.redirect, got, tc.want)
 		}
-	}
-}
-
-// When ctx is done, SIGTERM follows the earlier signals.
-func TestRelaySignals(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	signals := make(chan os.Signal)
-	all := relaySignals(ctx, signals)
-	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGUSR1} {
-		signals <- s
-		if got := <-all; got != s {
-			t.Errorf("got %v, want %v", got, s)
-		}
-	}
-	cancel()
-	if got := <-all; got != syscall.SIGTERM {
-		t.Errorf("after ctx: %v", got)
 	}
 }

@@ -58,3 +58,25 @@ func flatten(errs []error) []error {
 	}
 	return flat
 }
+
+// Problem is an error or a warning as data. If it is in a Corefile, it has a place.
+type Problem struct {
+	File      string `json:"file,omitempty"`
+	Line      int    `json:"line,omitempty"`
+	Directive string `json:"directive,omitempty"`
+	Text      string `json:"text"`
+}
+
+// Problems returns the errors that err joins. The result is not nil.
+func Problems(err error) []Problem {
+	all := []Problem{}
+	for _, one := range flatten([]error{err}) {
+		var at *Error
+		if errors.As(one, &at) {
+			all = append(all, Problem{at.File, at.Line, at.Directive, at.Err.Error()})
+		} else {
+			all = append(all, Problem{Text: one.Error()})
+		}
+	}
+	return all
+}

@@ -1,5 +1,10 @@
 package config
 
+import (
+	"slices"
+	"strings"
+)
+
 // Nearest returns the first of the candidates that are closest to word, or "" if
 // none is within two edits.
 func Nearest(word string, candidates []string) string {
@@ -34,4 +39,23 @@ func editDistance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// DirectiveIn returns the directive, and its option, that the name of a flag seems to
+// mean, or "".
+func DirectiveIn(flag string) string {
+	words := strings.FieldsFunc(flag, func(r rune) bool { return r == '-' || r == '_' || r == '.' })
+	for _, d := range Directives() {
+		if slices.Contains(words, d.Name) {
+			return d.Name
+		}
+	}
+	for _, d := range Directives() {
+		for _, o := range d.Options {
+			if option, _, _ := strings.Cut(o, " "); slices.Contains(words, option) {
+				return d.Name + " (" + option + ")"
+			}
+		}
+	}
+	return ""
 }

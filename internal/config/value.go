@@ -1,6 +1,8 @@
 package config
 
 import (
+	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -146,4 +148,15 @@ func listenArg(s statement, fallback string) (string, error) {
 		return "", s.fail(err)
 	}
 	return addr, nil
+}
+
+// ParseBytes parses a size such as 64M.
+func ParseBytes(s string) (int64, error) {
+	digits := strings.TrimRight(s, "KMGi")
+	shift, ok := map[string]uint{"": 0, "K": 10, "Ki": 10, "M": 20, "Mi": 20, "G": 30, "Gi": 30}[s[len(digits):]]
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || !ok || n <= 0 || n > math.MaxInt64>>shift {
+		return 0, fmt.Errorf("%q is not a size; write a number of bytes, or a number with K, M or G", s)
+	}
+	return n << shift, nil
 }
