@@ -12,7 +12,7 @@ import (
 // key removes the mark.
 
 // cutRefresh is the least remaining life at which a cut in use is refreshed.
-const cutRefresh = 500 * time.Millisecond
+const cutRefresh = 250 * time.Millisecond
 
 // MarkCut makes e, which Put has just stored for key, a cut. It reports false if e is
 // no NXDOMAIN whose only record is an SOA, or is not stored any more.
@@ -81,7 +81,7 @@ func (c *Cache) GetBelow(cut, key []byte, now time.Time, e *Entry) Hit {
 	h := Hit{State: Stale, Age: StaleAge}
 	if left := sl.expiry() - t; left > 0 {
 		h = c.fresh(sl, t)
-		h.Refresh = left <= max(time.Duration(sl.ttl)*time.Second/10, cutRefresh) && c.liveFailure(set, hash, cut, t) == 0 && sl.claimRefresh()
+		h.Refresh = left <= max(time.Duration(sl.ttl)*time.Second/20, cutRefresh) && c.liveFailure(set, hash, cut, t) == 0 && sl.claimRefresh()
 	} else {
 		h.Verify = c.liveFailure(set, hash, cut, t) == 0
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -206,4 +207,54 @@ func (s *resolver) askCut(z *boundZone, client netip.AddrPort, name []byte, qtyp
 	if s.background(&q, w) {
 		z.stats.rest().cutProbes.Add(1)
 	}
+}
+
+// waitForCut makes j wait if a cut above its name has expired and is in flight again. If
+// it has expired only, waitForCut asks for it, and j must ask for its own name: that is
+// the check of the cut.
+func (j *job) waitForCut() bool {
+	q, z := &j.q, j.q.zone
+	if z.cutAt != 0 || q.private || q.do || q.cd || q.found == cache.Stale {
+		return false
+	}
+	name := z.Cut.denied(q.lower)
+	if name == nil {
+		return false
+	}
+	cut := Query{lower: slices.Clone(name), qtype: dns.TypeA, qclass: dns.ClassINET, client: q.client, tcp: q.tcp, zone: z}
+	cut.makeKey()
+	if s := z.peek(cut.key, j.srv.clock(), nil).State; s == cache.Fresh || s == cache.Failed {
+		return false
+	}
+	notInFlight := func(*exchange) error { return errNotInFlight }
+	if _, err := j.srv.inflight.join(cut.inflightKey(), &cutWait{j: j}, q.start, notInFlight); err == nil {
+		return true
+	}
+	j.srv.askCut(z, q.client, name, dns.TypeA, nil)
+	return false
+}
+
+// errNotInFlight ends an inflight.join that is not to start an exchange.
+var errNotInFlight = errors.New("not in flight")
+
+// cutWait makes a job wait for the answer for a name above its own.
+type cutWait struct {
+	queued int // see waiter.place
+	j      *job
+}
+
+func (w *cutWait) place() *int { return &w.queued }
+
+// deliver answers the job from the cut. If there is none, the job asks for its own name.
+func (w *cutWait) deliver(a answer) {
+	j := w.j
+	if a.err != nil {
+		j.deliver(a)
+		return
+	}
+	if hit, _ := j.q.zone.below(j.q.key, j.srv.clock(), nil); hit.State == cache.Fresh {
+		j.deliver(answer{entry: hit.Entry, plugin: pluginCache, age: hit.Age, note: cutNote(), cut: true})
+		return
+	}
+	j.miss()
 }

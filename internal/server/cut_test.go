@@ -255,14 +255,49 @@ func TestCutIsRefreshed(t *testing.T) {
 	s := newCutServer(t, newCluster())
 	s.findCut(t)
 	for i := range 5 {
-		s.clock.advance(4600 * time.Millisecond)
+		s.clock.advance(4800 * time.Millisecond)
 		name := fmt.Sprintf("c%d.com.default.svc.cluster.local.", i)
 		s.want(t, name, dns.TypeAAAA, dns.RcodeNameError)
 		s.wantAsked(t, "com.default.svc.cluster.local. A", name+" AAAA")
 	}
 	s.clock.advance(6 * time.Second)
 	s.want(t, "d.com.default.svc.cluster.local.", dns.TypeA, dns.RcodeNameError)
-	s.wantAsked(t, "d.com.default.svc.cluster.local. A", "default.svc.cluster.local. A", "com.default.svc.cluster.local. A")
+	s.wantAsked(t, "d.com.default.svc.cluster.local. A", "com.default.svc.cluster.local. A")
+}
+
+// TestExpiredCut: of two queries below a cut that has expired, one is asked upstream
+// beside the cut, and the other one waits for the cut.
+func TestExpiredCut(t *testing.T) {
+	s := newCutServer(t, newCluster())
+	s.findCut(t)
+	s.clock.advance(6 * time.Second)
+	const name = "d.com.default.svc.cluster.local."
+	var both sync.WaitGroup
+	for _, qtype := range []uint16{dns.TypeTXT, dns.TypeAAAA} {
+		both.Go(func() {
+			if r := s.ask(t, "udp", query(name, qtype)); r.Rcode != dns.RcodeNameError {
+				t.Errorf("reply %v", r)
+			}
+		})
+	}
+	both.Wait()
+	s.await(t, "the end of exchanges", func() bool { return s.misses.active.Load() == 0 })
+	if asked := s.take(); len(asked) != 2 || asked[0] != "com.default.svc.cluster.local. A" {
+		t.Errorf("the upstream was asked %q", asked)
+	}
+
+	// The name above exists now: the one that waits gets its own answer.
+	s.clock.advance(6 * time.Second)
+	s.set("com.default.svc.cluster.local. 5 IN A 10.0.0.9")
+	s.set(name + " 5 IN A 10.0.0.9")
+	for _, qtype := range []uint16{dns.TypeTXT, dns.TypeA} {
+		both.Go(func() {
+			if r := s.ask(t, "udp", query(name, qtype)); r.Rcode != dns.RcodeSuccess {
+				t.Errorf("reply %v", r)
+			}
+		})
+	}
+	both.Wait()
 }
 
 // TestCutEnds: a Service called com appears.
@@ -293,7 +328,7 @@ func TestContradiction(t *testing.T) {
 	s.set(child + " 5 IN A 10.0.0.9")
 	s.lie("com.default.svc.cluster.local.")
 	s.findCut(t)
-	s.clock.advance(4600 * time.Millisecond)
+	s.clock.advance(4800 * time.Millisecond)
 	s.want(t, child, dns.TypeA, dns.RcodeNameError) // and is checked
 	s.wantAsked(t, "com.default.svc.cluster.local. A", child+" A")
 	s.awaitMetric(t, "nodens_search_cut_contradictions_total", 1)
@@ -331,7 +366,7 @@ func TestStartingStatefulSet(t *testing.T) {
 	s.set("com.default.svc.cluster.local. 5 IN A 10.0.0.10")
 	s.set("pod-0.com.default.svc.cluster.local. 5 IN A 10.0.0.10")
 	s.lie("com.default.svc.cluster.local.") // its cache still has the denial
-	s.clock.advance(4600 * time.Millisecond)
+	s.clock.advance(4800 * time.Millisecond)
 	s.want(t, "pod-0.com.default.svc.cluster.local.", dns.TypeA, dns.RcodeNameError)
 	s.awaitMetric(t, "nodens_search_cut_contradictions_total", 1)
 	s.want(t, "pod-0.com.default.svc.cluster.local.", dns.TypeA, dns.RcodeSuccess)
@@ -343,6 +378,7 @@ func TestStartingStatefulSet(t *testing.T) {
 		s.want(t, "pod-0.com.default.svc.cluster.local.", dns.TypeA, dns.RcodeSuccess)
 		s.want(t, "pod-1.com.default.svc.cluster.local.", dns.TypeA, dns.RcodeNameError)
 		s.await(t, "a probe", func() bool { return slices.Contains(s.take(), "com.default.svc.cluster.local. A") })
+		s.await(t, "its end", func() bool { return s.misses.active.Load() == 0 })
 	}
 	if s.metric(t, "nodens_search_cut_off") != 0 {
 		t.Error("cuts are off")
@@ -390,7 +426,7 @@ func TestLocalSourcesWin(t *testing.T) {
 	if s.metric(t, "nodens_search_cut_contradictions_total") != 0 {
 		t.Error("a local answer counts as a contradiction")
 	}
-	s.clock.advance(4600 * time.Millisecond)
+	s.clock.advance(4800 * time.Millisecond)
 	s.want(t, "fresh.com.default.svc.cluster.local.", dns.TypeA, dns.RcodeNameError)
 	s.wantAsked(t, "com.default.svc.cluster.local. A", "fresh.com.default.svc.cluster.local. A")
 }

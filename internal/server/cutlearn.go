@@ -16,6 +16,7 @@ import (
 // ancestor is what a SearchCut knows about a name that may become a cut.
 type ancestor struct {
 	probed time.Time
+	denied bool          // by the last answer
 	life   time.Duration // how long resolvers may keep the denial
 	child  []byte        // a name below that exists, in lower-case wire format; nil: none is known
 	qtype  uint16        // of the answer for child
@@ -83,7 +84,9 @@ func (z *boundZone) existing(x *exchange, ttl time.Duration, outer, inner int) {
 			continue
 		}
 		wasCut := z.Cache.UnmarkCut(cutKey(nil, name[off:]))
-		if off > 0 && z.Cut.sawBelow(name[off:], name, qtype, x.srv.clock(), ttl, wasCut) {
+		if off == 0 {
+			z.Cut.seen(name)
+		} else if z.Cut.sawBelow(name[off:], name, qtype, x.srv.clock(), ttl, wasCut) {
 			z.contradicted(name[off:], name)
 		}
 	}
@@ -111,7 +114,7 @@ func (c *SearchCut) sawBelow(name, child []byte, qtype uint16, now time.Time, tt
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a, _ := c.ancestors.Get(string(name))
-	a.child, a.qtype, a.until = slices.Clone(child), qtype, now.Add(ttl)
+	a.denied, a.child, a.qtype, a.until = false, slices.Clone(child), qtype, now.Add(ttl)
 	first := wasCut && a.due.IsZero()
 	if first {
 		a.doubt(now)
@@ -141,7 +144,7 @@ func (c *SearchCut) judge(name []byte, now time.Time, life time.Duration) (ances
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a, _ := c.ancestors.Get(string(name))
-	a.life = life
+	a.denied, a.life = true, life
 	v := isCut
 	switch {
 	case !a.due.IsZero() && now.Before(a.due):
@@ -189,8 +192,12 @@ func (w *contradiction) deliver(a answer) {
 }
 
 // probe looks for a cut above name, which the upstream denies: it asks for the outer
-// ancestor and, if that exists, for the inner one.
+// ancestor and, if that exists, for the inner one. An inner one that has been denied
+// before is asked for at once.
 func (s *resolver) probe(z *boundZone, client netip.AddrPort, name []byte, outer, inner int) {
+	if inner > 0 && z.Cut.denied(name) != nil {
+		outer = -1
+	}
 	var buf [maxKeyLen]byte
 	for _, off := range [2]int{outer, inner} {
 		if off <= 0 {
@@ -216,6 +223,32 @@ func (x *exchange) probe() {
 	name, _ := x.question()
 	outer, inner := x.zone.Cut.locate(name)
 	x.srv.probe(x.zone, x.client, name, outer, inner)
+}
+
+// denied returns the innermost ancestor of name that was denied when it was last asked
+// for, and that has no contradiction. It returns nil if there is none.
+func (c *SearchCut) denied(name []byte) []byte {
+	outer, inner := c.locate(name)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, off := range [2]int{inner, outer} {
+		if off > 0 {
+			if a, _ := c.ancestors.Get(string(name[off:])); a.denied && a.due.IsZero() && !c.off.Load() {
+				return name[off:]
+			}
+		}
+	}
+	return nil
+}
+
+// seen stores that name itself exists.
+func (c *SearchCut) seen(name []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a, ok := c.ancestors.Get(string(name)); ok && a.denied {
+		a.denied = false
+		c.ancestors.Add(string(name), a)
+	}
 }
 
 // claimProbe reports whether the caller may ask for an ancestor. The probe must end with

@@ -73,6 +73,9 @@ func (j *job) miss() {
 		j.deliver(answer{err: errFailing})
 		return
 	}
+	if q.zone.Cut != nil && j.waitForCut() {
+		return
+	}
 	key, s := q.inflightKey(), j.srv
 	empty := q.zone.Normalise != nil && q.zone.Normalise.mayAnswerEmpty(q)
 	both := empty && q.qtype == dns.TypeA
