@@ -77,10 +77,6 @@ func generate(r io.Reader, w io.Writer) error {
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, timerSlack, 0, 0, 0); err != nil {
 		return fmt.Errorf("set timer slack: %w", err)
 	}
-	q, err := newQuestions()
-	if err != nil {
-		return err
-	}
 	in, out := json.NewDecoder(r), json.NewEncoder(w)
 	for {
 		var j job
@@ -90,7 +86,7 @@ func generate(r io.Reader, w io.Writer) error {
 			return err
 		}
 		runtime.GC()
-		res, err := runJob(j, q)
+		res, err := runJob(j)
 		if err != nil {
 			res.Err = err.Error()
 		}
@@ -100,9 +96,13 @@ func generate(r io.Reader, w io.Writer) error {
 	}
 }
 
-func runJob(j job, q *questions) (result, error) {
+func runJob(j job) (result, error) {
 	if j.Window < 1 || j.Window > maxWindow || j.From < 0 || j.From >= j.To || j.To > maxNames {
 		return result{}, fmt.Errorf("impossible job %+v", j)
+	}
+	q, err := newQuestions(j.Mix)
+	if err != nil {
+		return result{}, err
 	}
 	g := &generator{job: j, questions: q, rx: newBatch(false), tx: newBatch(false), random: 0x9e3779b97f4a7c15,
 		next: j.From, latency: make([]time.Duration, 0, maxLatency)}

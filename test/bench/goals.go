@@ -22,12 +22,17 @@ func (g goal) met() bool { return g.have <= g.limit }
 // goals are those of user space.
 func (b *bench) goals(f *figures) []goal {
 	a, fast := f.hits[mixA], f.paced[len(rates)-1]
-	floor := b.floor()
+	floor, searched := b.floor(), f.search[nodens]
 	return []goal{
 		{"CPU per hit / " + floor, a.ratio(nodens, a, floor, cpu), 1.4},
 		{"CPU per hit / unbound", a.ratio(nodens, a, unbound, cpu), 0.8},
 		{"CPU per hit / CoreDNS", a.ratio(nodens, a, coreDNS, cpu), 1.0 / 6},
 		{"CPU per hit, mix B / A", f.hits[mixB].ratio(nodens, a, nodens, cpu), 1.05},
+		{"CPU per hit, mix C / B", f.hits[mixC].ratio(nodens, f.hits[mixB], nodens, cpu), 1.05},
+		{"cluster.local queries upstream per external lookup", searched.all, 0.2},
+		{fmt.Sprintf("the same after %v", searchCold), searched.warm, 0.15},
+		{"first lookup of an external name / CoreDNS", searched.p50.Seconds() / f.search[coreDNS].p50.Seconds(), 0.5},
+		{"wrong answers on the search path", float64(searched.wrong), 0},
 		{"CPU at 5,000/s / " + floor, fast.ratio(nodens, fast, floor, cpu), 1.4},
 		{"p99 at 5,000/s / CoreDNS", fast.ratio(nodens, fast, coreDNS, p99), 1.0 / 3},
 		{"CPU per miss / CoreDNS", f.misses.ratio(nodens, f.misses, coreDNS, cpu), 0.6},

@@ -67,6 +67,7 @@ type options struct {
 	peers        []string
 	coreDNS      string
 	check        bool
+	searchOnly   bool
 	serverCPU    int
 	generatorCPU int
 }
@@ -92,6 +93,7 @@ func parseOptions(args []string) (options, error) {
 	})
 	fs.StringVar(&o.coreDNS, "coredns", "", "`file` of a CoreDNS binary; by default "+coreDNSVersion+" is built")
 	fs.BoolVar(&o.check, "check", false, "compare with the goals and exit 1 if one is missed")
+	fs.BoolVar(&o.searchOnly, "search", false, "measure only the search paths")
 	fs.IntVar(&o.serverCPU, "server-cpu", 1, "`CPU` of the servers")
 	fs.IntVar(&o.generatorCPU, "generator-cpu", 0, "`CPU` of the generator and of the upstream")
 	if err := fs.Parse(args); err != nil {
@@ -133,15 +135,24 @@ func compare(ctx context.Context, args []string) (err error) {
 	defer func() { err = errors.Join(err, b.upstream.stop(context.WithoutCancel(ctx))) }()
 	e := &env{dir: dir, self: self, serverCPU: o.serverCPU, upstream: b.upstream.addr, names: o.filled, grown: o.grown, coreDNS: o.coreDNS}
 	defer func() { err = errors.Join(err, b.stop()) }()
-	if err := b.startAll(ctx, e); err != nil {
+	f := new(figures)
+	if !o.searchOnly {
+		if err := b.startAll(ctx, e); err != nil {
+			return err
+		}
+		if err := pinSelf(o.generatorCPU); err != nil {
+			return err
+		}
+		if err := b.run(ctx, f); err != nil {
+			return err
+		}
+	}
+	if f.search, err = b.measureSearch(ctx, e); err != nil {
 		return err
 	}
-	if err := pinSelf(o.generatorCPU); err != nil {
-		return err
-	}
-	f, err := b.run(ctx)
-	if err != nil {
-		return err
+	if o.searchOnly {
+		b.reportSearch(os.Stdout, f.search)
+		return nil
 	}
 	return b.conclude(os.Stdout, f)
 }

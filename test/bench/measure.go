@@ -35,7 +35,7 @@ type bench struct {
 
 // figures are the results.
 type figures struct {
-	hits   [2]phase          // by mix
+	hits   [numMixes]phase   // by mix
 	paced  [len(rates)]phase // mix A
 	misses phase
 	grown  [2]phase // nodens with few names and with all
@@ -43,7 +43,8 @@ type figures struct {
 	before map[string]memory // with -names names
 	after  map[string]memory // with -fill names
 	last   memory            // of nodens, with -grow names
-	pause  float64           // the longest pause of its garbage collector, in seconds
+	search map[string]searchFigures
+	pause  float64 // the longest pause of its garbage collector, in seconds
 }
 
 // memory of a server. cache is nodens_cache_bytes, 0 for the others.
@@ -132,9 +133,8 @@ func (b *bench) caches() []*server {
 	return slices.DeleteFunc(slices.Clone(b.servers), (*server).echo)
 }
 
-// run measures everything.
-func (b *bench) run(ctx context.Context) (*figures, error) {
-	f := new(figures)
+// run measures everything but the search paths.
+func (b *bench) run(ctx context.Context, f *figures) error {
 	for _, step := range []struct {
 		name string
 		do   func(context.Context, *figures) error
@@ -149,19 +149,19 @@ func (b *bench) run(ctx context.Context) (*figures, error) {
 		began := time.Now()
 		err := step.do(ctx, f)
 		if ctx.Err() != nil {
-			return nil, errors.New("interrupted")
+			return errors.New("interrupted")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", step.name, err)
+			return fmt.Errorf("%s: %w", step.name, err)
 		}
 		fmt.Fprintf(b.progress, "%s: %.0f s\n", step.name, time.Since(began).Seconds())
 	}
-	return f, nil
+	return nil
 }
 
 // warm queries every cache for all names until it has answered each.
 func (b *bench) warm(ctx context.Context, f *figures) error {
-	for _, m := range []mix{mixA, mixB} {
+	for _, m := range []mix{mixA, mixB, mixC} {
 		for _, s := range b.caches() {
 			if err := b.fill(s, job{Mix: m, To: b.names, Window: missWindow}); err != nil {
 				return err
@@ -217,7 +217,7 @@ func (b *bench) measureIdle(ctx context.Context, f *figures) error {
 
 func (b *bench) measureHits(ctx context.Context, f *figures) error {
 	for i := range b.rounds {
-		for _, m := range []mix{mixA, mixB} {
+		for _, m := range []mix{mixA, mixB, mixC} {
 			round, err := b.round(i, b.servers, job{Mix: m, To: b.names, Duration: b.length, Window: hitWindow})
 			if err != nil {
 				return err

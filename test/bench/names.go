@@ -13,17 +13,21 @@ type mix int
 const (
 	mixA mix = iota // every name has one A record
 	mixB            // 70% are NXDOMAIN, as with the search list of ndots:5
+	mixC            // the same, below a name that does not exist either
+	numMixes
 )
 
-func (m mix) String() string { return [...]string{"A", "B"}[m] }
+func (m mix) String() string { return [...]string{"A", "B", "C"}[m] }
 
 // negative reports whether the i-th name of the mix does not exist.
-func (m mix) negative(i int) bool { return m == mixB && i%10 >= 3 }
+func (m mix) negative(i int) bool { return m != mixA && i%10 >= 3 }
 
 // The names are these with the index as the digits.
 const (
 	positiveName = "p0000000.bench.example."
-	negativeName = "x0000000.default.svc.cluster.local."
+	negativeName = "x0000000." + namespace
+	belowName    = "x0000000.com." + namespace
+	namespace    = "default.svc.cluster.local."
 	digitsAt     = 12 + 2 // in the message: after the header, a length and a letter
 	numDigits    = 7
 	maxNames     = 10_000_000
@@ -32,7 +36,8 @@ const (
 // questions are the query messages, to be copied.
 type questions struct{ positive, negative []byte }
 
-func newQuestions() (*questions, error) {
+// newQuestions makes the questions of a mix.
+func newQuestions(m mix) (*questions, error) {
 	pack := func(name string) ([]byte, error) {
 		m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 		return m.Pack()
@@ -40,6 +45,10 @@ func newQuestions() (*questions, error) {
 	p, err := pack(positiveName)
 	if err != nil {
 		return nil, err
+	}
+	if m == mixC {
+		n, err := pack(belowName)
+		return &questions{p, n}, err
 	}
 	n, err := pack(negativeName)
 	return &questions{p, n}, err

@@ -59,6 +59,7 @@ type env struct {
 	names     int    // minimum cache size in names
 	grown     int    // the same for nodens
 	coreDNS   string // path of a binary; if empty, it is built
+	search    bool   // for the search paths
 }
 
 // start runs the server with that name and waits until it answers.
@@ -185,6 +186,9 @@ func (e *env) prepareCoreDNS(ctx context.Context, s *server) ([]string, error) {
 // corefile is the same for nodens and CoreDNS. It sets CoreDNS's capacities: the
 // default is smaller than the number of names, and the shards fill unevenly.
 func (e *env) corefile(s *server) string {
+	if e.search {
+		return e.searchCorefile(s)
+	}
 	return fmt.Sprintf(`.:%d {
     bind %s
     errors

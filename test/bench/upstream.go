@@ -21,24 +21,29 @@ type upstream struct {
 	servers []*dns.Server
 }
 
-// startUpstream serves on a free port of ip, over UDP and TCP.
+// startUpstream starts the upstream of the bench.
 func startUpstream(ip netip.Addr) (*upstream, error) {
 	u := new(upstream)
+	return u, u.serve(ip, u)
+}
+
+// serve serves h on a free port of ip, over UDP and TCP.
+func (u *upstream) serve(ip netip.Addr, h dns.Handler) error {
 	pc, l, err := listenBoth(ip)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	u.addr = l.Addr().(*net.TCPAddr).AddrPort()
-	u.servers = []*dns.Server{{PacketConn: pc, Handler: u}, {Listener: l, Handler: u}}
+	u.servers = []*dns.Server{{PacketConn: pc, Handler: h}, {Listener: l, Handler: h}}
 	for _, s := range u.servers {
 		started := make(chan error, 1)
 		s.NotifyStartedFunc = func() { started <- nil }
 		go func() { started <- s.ActivateAndServe() }()
 		if err := <-started; err != nil {
-			return nil, errors.Join(err, u.stop(context.Background()))
+			return errors.Join(err, u.stop(context.Background()))
 		}
 	}
-	return u, nil
+	return nil
 }
 
 func (u *upstream) stop(ctx context.Context) error {
@@ -54,7 +59,7 @@ func (u *upstream) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	m := new(dns.Msg).SetReply(q)
 	m.RecursionAvailable = true
 	name := strings.ToLower(q.Question[0].Name)
-	positive, negative := strings.HasSuffix(name, positiveName[1+numDigits:]), strings.HasSuffix(name, negativeName[1+numDigits:])
+	positive, negative := strings.HasSuffix(name, positiveName[1+numDigits:]), strings.HasSuffix(name, "."+namespace)
 	if positive || negative {
 		u.asked.Add(1)
 	}
@@ -63,7 +68,7 @@ func (u *upstream) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		_ = w.WriteMsg(m)
 		return
 	}
-	if !positive {
+	if !positive && name != namespace {
 		m.Rcode = dns.RcodeNameError
 	}
 	m.Ns = []dns.RR{&dns.SOA{Hdr: header(zoneOf(name, negative), dns.TypeSOA), Ns: "ns.example.", Mbox: "mail.example.",
