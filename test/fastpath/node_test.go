@@ -85,7 +85,9 @@ func (n *node) addBridged(t *testing.T) *lab.Netns {
 
 const corefile = `. {
     bind ` + vip4 + ` ` + vip6 + `
-    cache
+    cache {
+        success 9984 3600 1
+    }
     forward . ` + upstream + `
     prometheus ` + metrics + `
     OPTIONS
