@@ -34,6 +34,7 @@ typedef __u32 __be32;
 enum {
 	IPPROTO_TCP = 6,
 	IPPROTO_UDP = 17,
+	IPPROTO_MPTCP = 262,
 };
 
 enum {

@@ -31,7 +31,7 @@ type agent struct {
 type request struct {
 	Op      string // socket, connect, send, write, recv, peer, close; or cgroup
 	Socket  string
-	Network string // for socket: udp4, udp6, tcp4, tcp6, lit4 for UDP-Lite
+	Network string // for socket: udp4, udp6, tcp4, tcp6, lit4 for UDP-Lite, mpt4 for multipath TCP
 	Addr    netip.AddrPort
 	Payload string
 	Wait    time.Duration // for socket: the timeout of its calls; 0: answerWait
@@ -180,6 +180,8 @@ func makeSocket(network string, wait time.Duration) (int, error) {
 	switch network[:3] {
 	case "tcp":
 		kind = unix.SOCK_STREAM
+	case "mpt":
+		kind, proto = unix.SOCK_STREAM, unix.IPPROTO_MPTCP
 	case "lit":
 		proto = unix.IPPROTO_UDPLITE
 	}

@@ -64,4 +64,15 @@ static __always_inline enum exit_reason restore(void *sk, struct endpoint *peer)
 	return EXIT_OTHER_PEER;
 }
 
+/* Replaces the peer of a multipath TCP socket. */
+static __always_inline enum exit_reason restore_multipath(struct endpoint *peer)
+{
+	struct endpoint *vip = bpf_map_lookup_elem(&origins, peer);
+
+	if (!vip)
+		return EXIT_NO_FLOWS;
+	*peer = *vip;
+	return EXIT_RESTORED;
+}
+
 #endif

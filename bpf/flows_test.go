@@ -92,6 +92,21 @@ func TestPassThrough(t *testing.T) {
 	}
 }
 
+// A multipath TCP socket sees the VIP as its peer, whoever answers. The programs run
+// for its subflow.
+func TestMultipathPeer(t *testing.T) {
+	p := newPod(t)
+	cfg := p.config(t)
+	cfg.Services = cfg.Services[:2]
+	r := open(t, cfg)
+	check(t, r.Engage())
+	for _, want := range []string{"target", "core"} {
+		p.must(t, request{Op: "socket", Socket: want, Network: "mpt4"})
+		p.askOn(t, want, shape{name: "multipath", network: "tcp4", vip: vip4, connected: true}, want)
+		check(t, r.Withdraw())
+	}
+}
+
 // The last resort replaces the fallbacks of a daemon that has been gone for Lost.
 func TestLastResort(t *testing.T) {
 	p := newPod(t)

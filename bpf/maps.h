@@ -54,6 +54,16 @@ struct {
 	__uint(max_entries, MAX_OPTED_OUT);
 } opted_out SEC(".maps");
 
+/* The VIP of each target and fallback, for getpeername of multipath TCP sockets: their
+ * flows are those of a subflow, which cannot be found from them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct endpoint);
+	__type(value, struct endpoint);
+	__uint(max_entries, MAX_ORIGINS);
+} origins SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

@@ -79,6 +79,8 @@ static __always_inline int is_steered(enum exit_reason why)
 		struct endpoint peer = read##family(ctx);		\
 		enum exit_reason why = restore(ctx->sk, &peer);	\
 									\
+		if (why == EXIT_NO_FLOWS && ctx->protocol == IPPROTO_MPTCP) \
+			why = restore_multipath(&peer);			\
 		if (why == EXIT_RESTORED)				\
 			write##family(ctx, &peer);			\
 		count(hook, why);					\

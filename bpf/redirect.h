@@ -12,6 +12,7 @@ enum limits {
 	MAX_SERVICES = 64,
 	MAX_PORTS = 4,
 	MAX_FALLBACKS = 8,
+	MAX_ORIGINS = 640, /* targets and fallbacks */
 	MAX_FLOWS = 3,
 	MAX_EXEMPT = 64,
 	MAX_OPTED_OUT = 4096,

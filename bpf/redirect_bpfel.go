@@ -69,6 +69,7 @@ const (
 	redirectLimitsMAX_SERVICES      redirectLimits = 64
 	redirectLimitsMAX_PORTS         redirectLimits = 4
 	redirectLimitsMAX_FALLBACKS     redirectLimits = 8
+	redirectLimitsMAX_ORIGINS       redirectLimits = 640
 	redirectLimitsMAX_FLOWS         redirectLimits = 3
 	redirectLimitsMAX_EXEMPT        redirectLimits = 64
 	redirectLimitsMAX_OPTED_OUT     redirectLimits = 4096
@@ -118,6 +119,7 @@ const (
 	redirectMapFlows          = "flows"
 	redirectMapHeartbeat      = "heartbeat"
 	redirectMapOptedOut       = "opted_out"
+	redirectMapOrigins        = "origins"
 	redirectMapServices       = "services"
 	redirectProgConnect4      = "connect4"
 	redirectProgConnect6      = "connect6"
@@ -194,6 +196,7 @@ type redirectMapSpecs struct {
 	Flows     *ebpf.MapSpec `ebpf:"flows"`
 	Heartbeat *ebpf.MapSpec `ebpf:"heartbeat"`
 	OptedOut  *ebpf.MapSpec `ebpf:"opted_out"`
+	Origins   *ebpf.MapSpec `ebpf:"origins"`
 	Services  *ebpf.MapSpec `ebpf:"services"`
 }
 
@@ -232,6 +235,7 @@ type redirectMaps struct {
 	Flows     *ebpf.Map `ebpf:"flows"`
 	Heartbeat *ebpf.Map `ebpf:"heartbeat"`
 	OptedOut  *ebpf.Map `ebpf:"opted_out"`
+	Origins   *ebpf.Map `ebpf:"origins"`
 	Services  *ebpf.Map `ebpf:"services"`
 }
 
@@ -244,6 +248,7 @@ func (m *redirectMaps) Close() error {
 		m.Flows,
 		m.Heartbeat,
 		m.OptedOut,
+		m.Origins,
 		m.Services,
 	)
 }

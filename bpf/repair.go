@@ -138,7 +138,7 @@ func (r *Redirect) pinnedMaps() map[string]*ebpf.Map {
 	return map[string]*ebpf.Map{
 		redirectMapConfig: r.objs.Config, redirectMapServices: r.objs.Services, redirectMapHeartbeat: r.objs.Heartbeat,
 		redirectMapCanary: r.objs.Canary, redirectMapExempt: r.objs.Exempt, redirectMapOptedOut: r.objs.OptedOut,
-		redirectMapFlows: r.objs.Flows, redirectMapExits: r.objs.Exits,
+		redirectMapFlows: r.objs.Flows, redirectMapOrigins: r.objs.Origins, redirectMapExits: r.objs.Exits,
 	}
 }
 

@@ -30,10 +30,41 @@ func (t *serviceTable) apply() error {
 			return err
 		}
 	}
-	if err := t.putSettings(); err != nil {
+	if err := errors.Join(t.putSettings(), t.putOrigins()); err != nil {
 		return err
 	}
 	return t.removeOthers()
+}
+
+// putOrigins writes the VIP of each target and fallback, and removes others.
+func (t *serviceTable) putOrigins() error {
+	want := make(map[redirectEndpoint]redirectEndpoint)
+	for vip, s := range t.services {
+		for _, to := range append([]netip.AddrPort{s.Target}, s.Fallbacks...) {
+			want[toEndpoint(to)] = toEndpoint(vip)
+		}
+	}
+	var errs []error
+	for to, vip := range want {
+		errs = append(errs, t.maps.Origins.Put(to, vip))
+	}
+	var to, vip redirectEndpoint
+	var stale []redirectEndpoint
+	iter := t.maps.Origins.Iterate()
+	for iter.Next(&to, &vip) {
+		if _, ok := want[to]; !ok {
+			stale = append(stale, to)
+		}
+	}
+	for _, to := range stale {
+		if err := t.maps.Origins.Delete(to); !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(append(errs, iter.Err())...); err != nil {
+		return explain("put origins", err)
+	}
+	return nil
 }
 
 // put keeps a predecessor's fallbacks if s has none.
@@ -200,5 +231,5 @@ func (r *Redirect) change(s Service) error {
 	if err := r.objs.Services.Put(toEndpoint(vip), &value); err != nil {
 		return explain(fmt.Sprintf("redirect: set fallbacks of %s", vip), err)
 	}
-	return nil
+	return r.table.putOrigins()
 }
