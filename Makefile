@@ -42,7 +42,7 @@ unit: ## unit tests with the race detector
 	$(GO) test -race $$($(GO) list ./... | grep -v /test)
 
 lab: ## test with real clients and servers in network namespaces
-	$(GO) test -race -count=1 -timeout 10m ./test/...
+	$(GO) test -race -count=1 -timeout 20m ./test/...
 
 fuzz: ## run every fuzz target for FUZZCOUNT inputs
 	GO=$(GO) ./test/fuzz.sh $(FUZZCOUNT)
@@ -68,7 +68,7 @@ e2e: ## run Kubernetes' own end-to-end tests of DNS in that cluster (as root)
 	./test/cluster/e2e.sh --set tier=full --set redirect.mode=on
 
 kill: ## kill, stop and replace the daemon under load, ten times each, and print the lookup times (as root)
-	$(GO) test -count=1 -timeout 20m ./test/kill -v -rounds 10
+	$(GO) test -count=1 -timeout 30m ./test/kill -v -rounds 10
 
 outage: ## let the upstream die and slow down under load in a memory limit, beside CoreDNS and unbound (as root)
 	$(GO) test -count=1 -timeout 90m ./test/outage -v -args -full -peers

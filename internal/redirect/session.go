@@ -221,8 +221,11 @@ func (s *session) report() supervise.Report {
 // maintain retries if err, from engage, is not nil. Then it follows pods that opt
 // out, and watches what redirects.
 func (s *session) maintain(ctx context.Context, err error) {
-	const again = 30 * time.Second
 	for err != nil {
+		again := 30 * time.Second
+		if errors.Is(err, errUnreachable) {
+			again = lostInterval
+		}
 		if !pause(ctx, again) {
 			return
 		}

@@ -21,8 +21,9 @@ const (
 	// of them, the round goes on up to mostPods: policies of a few pods must not decide
 	// for the node.
 	fewPods, mostPods = 3, 20
-	// reachInterval is the time between two rounds.
-	reachInterval = 30 * time.Second
+	// reachInterval is the time between two checks, and lostInterval that while pods
+	// do not reach a target.
+	reachInterval, lostInterval = 30 * time.Second, 10 * time.Second
 )
 
 // errUnreachable means that pods reach the fallbacks and not the target.
@@ -199,12 +200,12 @@ func ask(ctx context.Context, c net.Conn, m *dns.Msg) (*dns.Msg, error) {
 	return exchange(&dns.Conn{Conn: c}, m)
 }
 
-// followReach checks every reachInterval, and sends lookups to the fallbacks while pods
+// followReach checks at intervals, and sends lookups to the fallbacks while pods
 // do not reach the targets, until ctx is done.
 func (s *session) followReach(ctx context.Context) {
-	lost := false
+	lost, interval := false, reachInterval
 	reason := ""
-	for pause(ctx, reachInterval) {
+	for pause(ctx, interval) {
 		err := s.reach.check(ctx)
 		if ctx.Err() != nil {
 			return
@@ -217,13 +218,13 @@ func (s *session) followReach(ctx context.Context) {
 		reason = ""
 		switch {
 		case unreachable && !lost:
-			lost = true
+			lost, interval = true, lostInterval
 			s.status.unreachable(err)
 			err = s.kernel.Withdraw()
 		case !unreachable && lost:
 			var resumed bool
 			if resumed, err = s.kernel.Resume(); resumed {
-				lost = false
+				lost, interval = false, reachInterval
 				s.status.reachable()
 			}
 		default:

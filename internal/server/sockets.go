@@ -6,7 +6,8 @@ import (
 )
 
 // EachPort calls f with the UDP sockets of each address that is served, and with its
-// TCP socket. They have SO_REUSEPORT.
+// TCP socket. They have SO_REUSEPORT. A program that f attaches is detached when the
+// address is drained.
 func (s *Server) EachPort(f func(sockets []syscall.RawConn) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -287,6 +287,9 @@ func (u *udpSocket) reply(j *job, msg []byte) error {
 func (u *udpSocket) handOver() error {
 	var err error
 	cerr := u.raw.Control(func(fd uintptr) {
+		// A program that selects our sockets only, see EachPort, selects connected
+		// ones, too. Usually there is none.
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_REUSEPORT_BPF, 0)
 		err = unix.Connect(int(fd), u.lis.deadPeer())
 	})
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EHOSTUNREACH) {

@@ -120,6 +120,43 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
+// An operator tears redirection down under a running nodens, which does not restore it,
+// not even at a reload, until it restarts.
+func TestTeardownWhileRunning(t *testing.T) {
+	n := newNode(t, lab.RouteFIB)
+	text := redirecting(corefile, "on", fallback)
+	d := n.start(t, text)
+	n.expect(t, "redirected", vip, ownAnswer)
+	if _, stderr, status := n.run(t, "teardown", "-force", "-localip", vip, "-redirect-pin-dir", n.pinDir); status != 0 {
+		t.Fatalf("teardown -force: %d\n%s", status, stderr)
+	}
+	d.Err.WaitFor(t, 0, "an operator removed redirection")
+	d.Signal(t, syscall.SIGHUP)
+	n.Node.WaitForMetric(t, metrics, 1, "nodens_redirect_state", "state=torn_down")
+	if got := n.dig(t, vip); got != lost {
+		t.Errorf("torn down, the VIP answers past the CNI: %s", got)
+	}
+	d.Signal(t, syscall.SIGTERM)
+	d.Wait(t)
+	n.start(t, text)
+	n.expect(t, "restarted", vip, ownAnswer)
+}
+
+// Somebody removes the pins, and detaches a program. nodens restores them.
+func TestRedirectionIsRestored(t *testing.T) {
+	n := newNode(t, lab.RouteFIB)
+	d := n.start(t, redirecting(corefile, "on", fallback))
+	n.expect(t, "redirected", vip, ownAnswer)
+	if err := os.RemoveAll(n.pinDir); err != nil {
+		t.Fatal(err)
+	}
+	d.Err.WaitFor(t, 0, "redirection had changed, repaired")
+	n.waitForStatus(t, "redirect\tattached, alive", true)
+	n.expect(t, "restored", vip, ownAnswer)
+	d.Kill()
+	n.expect(t, "killed", vip, lab.Endpoint)
+}
+
 // A nodens without redirection removes its predecessor's, which would send pods to
 // the fallback forever.
 func TestTurnedOff(t *testing.T) {
