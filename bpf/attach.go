@@ -97,6 +97,7 @@ type links struct {
 	// held are the links by hook. While this process lives, the programs stay
 	// attached without their pins, too.
 	held map[string]link.Link
+	pins pinInodes
 }
 
 // attach attaches all programs. After a failure it removes the links that it made.

@@ -32,6 +32,7 @@ type Redirect struct {
 	exempts exemptions
 	links   links
 	used    *os.File // dir, see useDir
+	pins    pinInodes
 	closed  bool
 }
 
@@ -54,9 +55,9 @@ func openVersion(cfg RedirectConfig, version string) (*Redirect, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redirect: %w", err)
 	}
-	r := &Redirect{pinDir: cfg.PinDir, dir: versionDir(cfg.PinDir, version), log: cfg.Logger, canary: own}
+	r := &Redirect{pinDir: cfg.PinDir, dir: versionDir(cfg.PinDir, version), log: cfg.Logger, canary: own, pins: make(pinInodes)}
 	r.exempts = exemptions{cgroup: cfg.Cgroup, maps: &r.objs.redirectMaps}
-	r.links = links{cgroup: cfg.Cgroup, dir: r.dir, log: r.log, programs: &r.objs.redirectPrograms, held: make(map[string]link.Link)}
+	r.links = links{cgroup: cfg.Cgroup, dir: r.dir, log: r.log, programs: &r.objs.redirectPrograms, held: make(map[string]link.Link), pins: r.pins}
 	r.table = serviceTable{
 		maps: &r.objs.redirectMaps, exempts: &r.exempts, log: r.log, timeout: cfg.HeartbeatTimeout,
 		services: make(map[netip.AddrPort]Service, len(cfg.Services)),

@@ -91,12 +91,24 @@ func (r *Redirect) steering() (Steering, error) {
 // steeredBy reports whether another process lives and redirects by what is pinned in
 // dir, the directory of any version.
 func (r *Redirect) steeredBy(dir string) (bool, error) {
-	h, err := pinnedHolder(dir)
+	h, err := r.holderIn(dir)
 	if err != nil || !h.lives() || r.canary != nil && h.cookie == r.canary.cookie {
 		return false, err
 	}
 	hooks, err := attachedHooks(dir)
 	return len(hooks) > 0 && isForward(hooks), err
+}
+
+// holderIn is pinnedHolder, and fast for our own maps.
+func (r *Redirect) holderIn(dir string) (h holder, err error) {
+	if dir != r.dir || !r.pins.known(filepath.Join(dir, redirectMapCanary)) {
+		return pinnedHolder(dir)
+	}
+	if h.cookie, err = canaryCookie(r.objs.Canary); err != nil || h.cookie == 0 {
+		return holder{}, err
+	}
+	h.age, err = r.beat.age()
+	return h, err
 }
 
 // isForward reports whether a forward program is among the hooks.
@@ -118,16 +130,21 @@ func (r *Redirect) repairMaps() (restored string, err error) {
 	}
 	for name, m := range r.pinnedMaps() {
 		path := filepath.Join(r.dir, name)
+		if r.pins.known(path) {
+			continue
+		}
 		same, err := isPinned(m, path)
 		if err != nil {
 			return "", err
 		}
 		if same {
+			r.pins.learn(path)
 			continue
 		}
 		if err := pinMap(m, path); err != nil {
 			return "", explain("pin map "+name, err)
 		}
+		r.pins.learn(path)
 		restored = "pins"
 	}
 	return restored, nil
@@ -139,6 +156,21 @@ func (r *Redirect) pinnedMaps() map[string]*ebpf.Map {
 		redirectMapConfig: r.objs.Config, redirectMapServices: r.objs.Services, redirectMapHeartbeat: r.objs.Heartbeat,
 		redirectMapCanary: r.objs.Canary, redirectMapExempt: r.objs.Exempt, redirectMapOptedOut: r.objs.OptedOut,
 		redirectMapFlows: r.objs.Flows, redirectMapOrigins: r.objs.Origins, redirectMapExits: r.objs.Exits,
+	}
+}
+
+// pinInodes are the inode numbers of pins that were compared with what this process
+// holds, by path. A pin that is made anew has another number.
+type pinInodes map[string]uint64
+
+func (p pinInodes) known(path string) bool {
+	ino, _, err := inode(path)
+	return err == nil && ino == p[path]
+}
+
+func (p pinInodes) learn(path string) {
+	if ino, _, err := inode(path); err == nil {
+		p[path] = ino
 	}
 }
 
@@ -193,11 +225,16 @@ func (l *links) problem(id uint64) (problem string, open bool, err error) {
 		if !intact {
 			return "program " + h.name, true, nil
 		}
-		same, err := isSameLink(held, l.path(h))
-		if err != nil {
-			return "", false, err
+		if l.pins.known(l.path(h)) {
+			continue
 		}
-		if !same {
+		same, err := isSameLink(held, l.path(h))
+		switch {
+		case err != nil:
+			return "", false, err
+		case same:
+			l.pins.learn(l.path(h))
+		default:
 			problem = "pins"
 		}
 	}

@@ -231,3 +231,24 @@ func TestTeardown(t *testing.T) {
 		t.Errorf("send to the VIP after teardown: %v", got.Errno)
 	}
 }
+
+// A check of what is right costs little: it runs every few seconds on every node.
+func BenchmarkRepair(b *testing.B) {
+	p := newPod(b)
+	r := open(b, p.config(b))
+	check(b, r.Engage())
+	b.ResetTimer()
+	for range b.N {
+		if _, restored, _, err := r.Repair(); restored != "" || err != nil {
+			b.Fatal(restored, err)
+		}
+	}
+}
+
+func BenchmarkHasSocketLB(b *testing.B) {
+	p := newPod(b)
+	for range b.N {
+		_, err := HasSocketLB(p.kubepods)
+		check(b, err)
+	}
+}

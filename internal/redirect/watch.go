@@ -19,6 +19,8 @@ const (
 	// watchPause is the least time between two checks, if somebody changes pins all
 	// the time.
 	watchPause = 100 * time.Millisecond
+	// updateInterval is the time between two looks at other programs.
+	updateInterval = time.Minute
 	// lookupTime is the time after which lookups that other versions redirected
 	// have ended.
 	lookupTime = 10 * time.Second
@@ -35,6 +37,7 @@ type watcher struct {
 	free     func()       // closes pods' sockets that escaped redirection
 	update   func() error // of what depends on other programs
 
+	updatedAt  time.Time
 	repairedAt time.Time // when programs were attached; other versions' stay until lookupTime later
 	last       bpf.Steering
 	failure    string // the last error of updating, or of removing other versions
@@ -111,7 +114,9 @@ func (w *watcher) check() {
 		w.log.Warn("redirection had changed, repaired", "object", restored)
 	}
 	w.report(who)
-	err = w.update()
+	if time.Since(w.updatedAt) >= updateInterval {
+		w.updatedAt, err = time.Now(), w.update()
+	}
 	if time.Since(w.repairedAt) >= lookupTime {
 		err = errors.Join(err, w.kernel.RemoveOtherVersions())
 	}
