@@ -48,35 +48,50 @@ func (r *Redirect) takeOver() error {
 	return nil
 }
 
+// BeatResult is what Beat did.
+type BeatResult int
+
+const (
+	BeatNone       BeatResult = iota // nothing: this process withdrew, or another one took over
+	BeatSent                         // it sent a heartbeat
+	BeatFromFrozen                   // also, it took over from a frozen process, which may still hold the target's port
+)
+
 // Beat sends a heartbeat. Call it when an answer has come through the serving path.
 // It does nothing unless this process is alive and no successor has taken over,
 // because a heartbeat must not hide that another process hangs. If a successor took
 // over and ended, as in an upgrade that is rolled back, or is frozen, Beat takes over
-// again. frozen: it is frozen and may still hold the port of the target.
-func (r *Redirect) Beat() (frozen bool, err error) {
+// again.
+func (r *Redirect) Beat() (BeatResult, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.alive {
-		return false, nil
+		return BeatNone, nil
 	}
 	cookie, err := canaryCookie(r.objs.Canary)
 	if err != nil {
-		return false, fmt.Errorf("redirect: beat: %w", err)
+		return BeatNone, fmt.Errorf("redirect: beat: %w", err)
 	}
 	if cookie == r.canary.cookie {
 		r.beat.write()
-		return false, nil
+		return BeatSent, nil
 	}
 	age, err := r.beat.age()
 	switch successor := (holder{cookie, age}); {
 	case err != nil || successor.lives():
-		return false, err
+		return BeatNone, err
 	case cookie != 0:
 		r.log.Warn("the process that had taken over is frozen: taking over again", "pin_dir", r.dir, "heartbeat_age", age)
 	default:
 		r.log.Info("the process that had taken over ended: taking over again", "pin_dir", r.dir)
 	}
-	return cookie != 0, r.takeOver()
+	if err := r.takeOver(); err != nil {
+		return BeatNone, err
+	}
+	if cookie != 0 {
+		return BeatFromFrozen, nil
+	}
+	return BeatSent, nil
 }
 
 // Withdraw declares that this process will not answer. Once it has returned, every

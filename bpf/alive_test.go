@@ -182,7 +182,9 @@ func TestSuccessorEnds(t *testing.T) {
 	check(t, next.Attach())
 	check(t, next.Alive())
 	next.beatAgo(t, StaleHeartbeat/2)
-	sendBeat(t, old)
+	if got, err := old.Beat(); got != BeatNone || err != nil {
+		t.Errorf("Beat of the older process: %d, %v", got, err)
+	}
 	if age, _, err := old.state(); err != nil || age < time.Second {
 		t.Errorf("a heartbeat of the older process counts: age %v, %v", age, err)
 	}
@@ -201,8 +203,8 @@ func TestBeatTakesOverFromAFrozenProcess(t *testing.T) {
 	check(t, next.Engage())
 	next.beatAgo(t, 2*longTimeout)
 	p.askAll(t, "core")
-	if frozen, err := old.Beat(); !frozen || err != nil {
-		t.Errorf("Beat: frozen %t, %v", frozen, err)
+	if got, err := old.Beat(); got != BeatFromFrozen || err != nil {
+		t.Errorf("Beat: %d, %v", got, err)
 	}
 	p.askAll(t, "target")
 	sendBeat(t, next) // it continues
@@ -212,7 +214,7 @@ func TestBeatTakesOverFromAFrozenProcess(t *testing.T) {
 
 func sendBeat(t *testing.T, r *Redirect) {
 	t.Helper()
-	if frozen, err := r.Beat(); frozen || err != nil {
-		t.Errorf("Beat: frozen %t, %v", frozen, err)
+	if got, err := r.Beat(); got == BeatFromFrozen || err != nil {
+		t.Errorf("Beat: %d, %v", got, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/bpf"
@@ -31,7 +32,8 @@ type heartbeat struct {
 	report    supervise.Report
 	answered  func(supervise.Report)
 	withdrawn func()
-	takePorts func() // after this process took over from a frozen one
+	takePorts func()       // after this process took over from a frozen one
+	replaced  *atomic.Bool // another process, perhaps of another version, redirects
 }
 
 // run queries the targets in turn until ctx is done, and sends a heartbeat for
@@ -53,12 +55,16 @@ func (h *heartbeat) run(ctx context.Context) {
 	reason := ""
 	for next := 0; ; {
 		if probes[next].Ask(h.interval) == nil {
-			frozen, err := h.kernel.Beat()
-			if frozen {
+			sent, err := h.kernel.Beat()
+			if sent == bpf.BeatFromFrozen {
 				h.takePorts()
 			}
 			reason = h.status.errorOnce(reason, "heartbeat does not reach the kernel", err)
-			h.answered(h.report) // after the kernel: the supervisor's time counts from here
+			report := h.report
+			if sent == bpf.BeatNone || h.replaced.Load() {
+				report.Timeout = 0 // clients wait for another process
+			}
+			h.answered(report) // after the kernel: the supervisor's time counts from here
 			next = (next + 1) % len(probes)
 		} else {
 			h.status.missed.Inc()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,10 +29,11 @@ type session struct {
 	reach     *targetProbe
 	counters  prometheus.Collector
 
-	background *tasks // from open to close
-	steering   *tasks // from start to withdraw; nil: not started
-	clearing   bool   // redirection is off, and a predecessor's is active
-	broken     bool   // only a reload can help
+	background *tasks      // from open to close
+	steering   *tasks      // from start to withdraw; nil: not started
+	replaced   atomic.Bool // another process redirects; set by the watcher
+	clearing   bool        // redirection is off, and a predecessor's is active
+	broken     bool        // only a reload can help
 }
 
 // load loads the programs and registers their counters. first: this process has
@@ -181,7 +183,7 @@ func (s *session) engage(ctx context.Context) error {
 	beats := &heartbeat{
 		services: s.plan.Services, workers: s.cfg.Workers, interval: heartbeatInterval(s.plan.Heartbeat),
 		kernel: s.kernel, status: s.status, report: s.report(),
-		answered: s.cfg.Answered, withdrawn: s.cfg.Withdrawn, takePorts: s.takePorts,
+		answered: s.cfg.Answered, withdrawn: s.cfg.Withdrawn, takePorts: s.takePorts, replaced: &s.replaced,
 	}
 	s.steering.run(beats.run)
 	for _, svc := range s.plan.Services {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -36,6 +37,7 @@ type watcher struct {
 	dirs     []string
 	free     func()       // closes pods' sockets that escaped redirection
 	update   func() error // of what depends on other programs
+	replaced *atomic.Bool // another process redirects
 
 	updatedAt  time.Time
 	repairedAt time.Time // when programs were attached; other versions' stay until lookupTime later
@@ -46,7 +48,7 @@ type watcher struct {
 func newWatcher(s *session) *watcher {
 	pins := s.kernel.PinDir()
 	return &watcher{
-		kernel: s.kernel, status: s.status, log: s.cfg.Logger, kubepods: s.kubepods, free: s.freeEscaped, update: s.updateLastResort, repairedAt: time.Now(),
+		kernel: s.kernel, status: s.status, log: s.cfg.Logger, kubepods: s.kubepods, free: s.freeEscaped, update: s.updateLastResort, replaced: &s.replaced, repairedAt: time.Now(),
 		dirs: []string{filepath.Dir(s.kubepods), filepath.Dir(filepath.Dir(pins)), filepath.Dir(pins), pins, filepath.Join(pins, "links")},
 	}
 }
@@ -126,6 +128,7 @@ func (w *watcher) check() {
 // report sets the state, and logs it if it has changed.
 func (w *watcher) report(who bpf.Steering) {
 	changed := who != w.last
+	w.replaced.Store(who == bpf.Others)
 	w.last = who
 	switch who {
 	case bpf.Others:
