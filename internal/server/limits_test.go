@@ -246,7 +246,7 @@ func TestGuardedAddress(t *testing.T) {
 // TestOverload: misses are refused while the queue of a socket is full for long,
 // and no more as soon as it was empty once.
 func TestOverload(t *testing.T) {
-	u, start := new(udpSocket), time.Now()
+	u, start := &udpSocket{shedAfter: overloadAfter}, time.Now()
 	for i, step := range []struct {
 		batch int
 		after time.Duration

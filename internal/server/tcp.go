@@ -415,11 +415,11 @@ func (c *tcpConn) writeReplies() {
 		if ended == 0 {
 			return
 		}
+		c.since.Store(c.t.srv.tcpEvents.Add(1)) // before the client has the replies
 		if len(frames) > 0 && c.writeFrames(frames, true) != nil {
 			c.t.srv.metrics.sendErrors.Add(1)
 		}
 		c.accepted(len(frames))
-		c.since.Store(c.t.srv.tcpEvents.Add(1))
 		for range ended {
 			<-c.slots
 			c.jobs.Done()

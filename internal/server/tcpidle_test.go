@@ -69,7 +69,8 @@ func (s *tcpLimited) wait(what string, cond func(*tcpListener) bool) {
 	}
 }
 
-// answers sends a query, reads the reply and waits until no connection reads.
+// answers sends a query, reads the reply and waits until no connection reads or
+// resolves a query.
 func (s *tcpLimited) answers(c *dns.Conn) {
 	s.t.Helper()
 	if err := c.WriteMsg(query("www.example.org.", dns.TypeA)); err != nil {
@@ -79,6 +80,14 @@ func (s *tcpLimited) answers(c *dns.Conn) {
 		s.t.Fatalf("from %v: %v, %v", c.LocalAddr(), r, err)
 	}
 	s.waitReading(0)
+	s.wait("idle", func(t *tcpListener) bool {
+		for c := range t.conns {
+			if len(c.slots) > 0 {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // waitReading waits until n connections read or resolve a query.

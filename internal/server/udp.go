@@ -29,6 +29,8 @@ type udpSocket struct {
 	full   time.Time // when the series of full batches began; zero: the last one was not full
 	shed   bool      // no misses are resolved: the socket is overloaded
 
+	shedAfter time.Duration // overloadAfter for this socket's queue
+
 	// Results of the callbacks below. The callbacks are made once, so that
 	// waiting for the socket does not allocate.
 	got    int
@@ -42,13 +44,14 @@ type udpSocket struct {
 // listenUDP opens one SO_REUSEPORT socket on addr.
 func (s *Server) listenUDP(ctx context.Context, lis *listener, reader int) (*udpSocket, error) {
 	pktinfo := lis.addr.Addr().IsUnspecified() || lis.gate != nil || lis.fast != nil
+	queue := 0
 	lc := net.ListenConfig{Control: SharePort(func(fd int) error {
 		if pktinfo {
 			if err := wantPktinfo(fd, lis.addr.Addr()); err != nil {
 				return err
 			}
 		}
-		setReceiveBuffer(fd, s.queue)
+		queue = setReceiveBuffer(fd, s.queue)
 		return nil
 	})}
 	pc, err := lc.ListenPacket(ctx, lis.network("udp"), lis.addr.String())
@@ -61,6 +64,7 @@ func (s *Server) listenUDP(ctx context.Context, lis *listener, reader int) (*udp
 		return nil, errors.Join(err, conn.Close())
 	}
 	u := &udpSocket{srv: s, lis: lis, reader: reader, conn: conn, raw: raw, b: newBatch(pktinfo)}
+	u.shedAfter = overloadAfter * time.Duration(queue) / defaultQueue
 	u.copies = promotion{lis: lis, q: &u.q}
 	u.mem.batch, u.mem.tallies = true, make([]tally, 0, batchSize)
 	u.onRead = u.read
@@ -97,12 +101,16 @@ func wantPktinfo(fd int, addr netip.Addr) error {
 }
 
 // setReceiveBuffer makes the receive queue of a socket as large as queue bytes, if
-// the process may. The kernel doubles the value that it gets. 8 MiB hold about ten
-// thousand queries while the process is not scheduled.
-func setReceiveBuffer(fd, queue int) {
+// the process may, and returns its size. The kernel doubles the value that it gets.
+// 8 MiB hold about ten thousand queries while the process is not scheduled.
+func setReceiveBuffer(fd, queue int) int {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, queue/2) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, queue/2)
 	}
+	if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err == nil {
+		return got
+	}
+	return queue
 }
 
 // serve answers queries until the socket is closed or the listener stops.
@@ -162,9 +170,9 @@ func (u *udpSocket) answer(fd uintptr, n int) {
 	u.misses = u.misses[:0]
 }
 
-// overloadAfter is how long the queue of a socket may stay full before misses are
-// refused. Refusing one costs a tenth of resolving it, so that hits are answered
-// and the kernel drops no query.
+// overloadAfter is how long a queue of defaultQueue may stay full before misses are
+// refused; a smaller one fills sooner. Refusing one costs a tenth of resolving it, so
+// that hits are answered and the kernel drops no query.
 const overloadAfter = 250 * time.Millisecond
 
 // overloaded takes the size of a batch, read at the given time, and reports
@@ -177,7 +185,7 @@ func (u *udpSocket) overloaded(n int, now time.Time) bool {
 	if u.full.IsZero() {
 		u.full = now
 	}
-	return now.Sub(u.full) > overloadAfter
+	return now.Sub(u.full) > u.shedAfter
 }
 
 // sendHits sends the queued replies of a batch read at the given time.
