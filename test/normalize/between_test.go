@@ -9,13 +9,16 @@ import (
 )
 
 // TestResolverBetween puts a caching resolver between the pod and nodens. A
-// synthesised NXDOMAIN for A and AAAA must not hide the MX records of the name
+// synthesised NXDOMAIN for A and AAAA must not hide records of other types of the name
 // there.
 func TestResolverBetween(t *testing.T) {
 	t.Parallel()
+	others := map[uint16]string{
+		dns.TypeMX: "MX 10 mail.example.", dns.TypeTXT: `TXT "text"`, dns.TypeSRV: "SRV 1 1 80 mail.example.", dns.TypeHTTPS: "HTTPS 1 . alpn=h2",
+	}
 	c, u := nodeWith(t, buildRace, func(q *dns.Msg, _ string) *dns.Msg {
-		if q.Question[0].Qtype == dns.TypeMX {
-			return lab.Reply(q, q.Question[0].Name+" 60 IN MX 10 mail.example.")
+		if text := others[q.Question[0].Qtype]; text != "" {
+			return lab.Reply(q, q.Question[0].Name+" 60 IN "+text)
 		}
 		return lab.Denial(q, dns.RcodeSuccess, suffix)
 	}, "")
@@ -40,8 +43,10 @@ func TestResolverBetween(t *testing.T) {
 					t.Errorf("%s, %s: %v, want rcode %d", between.name, dns.Type(qtype), r, between.rcode)
 				}
 			}
-			if r := c.ask(t, at, name, dns.TypeMX); len(lab.Data(r, dns.TypeMX)) != 1 {
-				t.Errorf("%s hides the MX record: %v", between.name, r)
+			for qtype := range others {
+				if r := c.ask(t, at, name, qtype); len(r.Answer) != 1 {
+					t.Errorf("%s hides the %s record: %v", between.name, dns.Type(qtype), r)
+				}
 			}
 		}
 		if n := u.count(name, dns.TypeA); n != 1 {

@@ -65,10 +65,16 @@ func (a tally) good() float64 {
 // newClient makes the i-th client of the namespace.
 func newClient(t *testing.T, n *lab.Netns, i int, qtype uint16, name func(seq int) string) *client {
 	t.Helper()
+	return newClientOf(t, n, server, i, qtype, name)
+}
+
+// newClientOf is newClient for the server on address.
+func newClientOf(t *testing.T, n *lab.Netns, address string, i int, qtype uint16, name func(seq int) string) *client {
+	t.Helper()
 	c := &client{name: name, qtype: qtype, pending: make(map[uint16]time.Time)}
 	err := n.Do(func() (err error) {
 		d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 0, 1, byte(i+1))}}
-		c.conn, err = d.Dial("udp", server)
+		c.conn, err = d.Dial("udp", address)
 		return err
 	})
 	if err != nil {

@@ -2,6 +2,7 @@ package outage
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -79,12 +80,13 @@ type result struct {
 	kills        int
 	peak, after  int64         // bytes, as read every 100 ms and after the drill
 	before       int64         // bytes, before the drill
+	dropped      int           // queries that the kernel dropped, because a receive queue was full
 	back         time.Duration // from the return of the upstream to the first answer
 }
 
 func (r result) String() string {
-	return fmt.Sprintf("hits %6.2f%%  misses answered %6.2f%% (good %5.1f%%) longest %4d ms  OOM %d  MiB %3d before %3d peak %3d after  back in %4d ms",
-		r.hits.share(), r.misses.share(), r.misses.good(), r.misses.longest.Milliseconds(), r.kills, r.before>>20, r.peak>>20, r.after>>20, r.back.Milliseconds())
+	return fmt.Sprintf("hits %6.2f%%  misses answered %6.2f%% of %d (good %5.1f%%) longest %4d ms  dropped %d  OOM %d  MiB %3d before %3d peak %3d after  back in %4d ms",
+		r.hits.share(), r.misses.share(), r.misses.sent, r.misses.good(), r.misses.longest.Milliseconds(), r.dropped, r.kills, r.before>>20, r.peak>>20, r.after>>20, r.back.Milliseconds())
 }
 
 // TestOutage runs all drills and holds nodens to the goals. The peers are shown
@@ -149,6 +151,7 @@ func (d drill) run(t *testing.T, name string) (r result) {
 		hits /= 10
 	}
 	r.misses, r.hits = d.load.run(t, n, drillLength(), hits)
+	r.dropped = udpDrops(t, n)
 	close(stop)
 	r.peak = <-peak
 	u.set(answers)
@@ -157,7 +160,7 @@ func (d drill) run(t *testing.T, name string) (r result) {
 		failed = "new." + failed // the name itself does not exist, which is no failure
 	}
 	r.back = untilBack(t, n, failed)
-	if *full {
+	if *full && *length == 0 {
 		time.Sleep(30 * time.Second) // the time that the goal allows
 	}
 	r.kills, r.after = s.oomKills(t), s.anonymous(t)
@@ -174,6 +177,23 @@ func drillLength() time.Duration {
 		return time.Minute
 	}
 	return 4 * time.Second
+}
+
+// udpDrops returns the datagrams that did not fit the queues of the server's sockets.
+func udpDrops(t *testing.T, n *lab.Netns) (drops int) {
+	t.Helper()
+	var text []byte
+	n.Inside(t, func() (err error) {
+		text, err = os.ReadFile("/proc/thread-self/net/udp")
+		return err
+	})
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 13 && f[1] == "0100007F:0035" {
+			k, _ := strconv.Atoi(f[12])
+			drops += k
+		}
+	}
+	return drops
 }
 
 // watchPeak returns the most memory seen until stop is closed.
