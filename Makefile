@@ -7,7 +7,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image release actionlint manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm cluster cluster-up cluster-down e2e kill outage bench bench-check bench-readme bench-calls path clean help
+.PHONY: vuln build run image release actionlint manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm cluster cluster-up cluster-down e2e kill outage bench bench-check bench-readme pictures bench-calls path clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -19,6 +19,7 @@ run: build ## run nodens with its embedded sample; Ctrl-C stops it
 	./bin/nodens
 
 test: deps lint unit lab fuzz ## all checks and tests
+	@echo "make test: lint, unit tests, lab tests and fuzz targets passed"
 
 deps: ## install the Debian packages that the tests use (as root)
 	./test/deps.sh
@@ -79,8 +80,13 @@ bench: ## compare nodens with CoreDNS, unbound, dnsmasq and an echo, in one run
 bench-check: ## run bench and fail below the goals
 	$(GO) run ./test/bench -check
 
-bench-readme: ## run bench and write its summary to README.md
-	$(GO) run ./test/bench -readme README.md
+bench-readme: ## measure what README.md shows, and draw its pictures (as root)
+	$(GO) run ./test/bench -readme docs/pictures/bench.md
+	$(GO) test -count=1 ./test/outage -v -peers -drill dead -length 8s | grep -E 'hits +[0-9.]+%' >docs/pictures/outage.txt
+	$(MAKE) --silent pictures
+
+pictures: ## draw the pictures of README.md from the last figures
+	$(GO) run ./test/plots docs/pictures/bench.md docs/pictures/outage.txt docs/pictures
 
 bench-calls: ## measure the cost of redirection per connect and sendmsg, in ns (as root)
 	$(GO) test ./bpf -run '^$$' -bench '^Benchmark(SystemCall|Program)$$' -benchtime 0.2s

@@ -32,7 +32,19 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 	echo "not installed, tests that need them are skipped:$missing" >&2
 	exit 0
 fi
-echo "installing:$missing"
-apt-get update -qq
+echo "installing for the tests, from the package archive:$missing"
+log=$(mktemp)
+policy=/usr/sbin/policy-rc.d
+# Packages must not start servers on this host.
+if [ ! -e $policy ]; then
+	printf '#!/bin/sh\nexit 101\n' >$policy
+	chmod +x $policy
+	trap 'rm -f "$log" $policy' EXIT
+else
+	trap 'rm -f "$log"' EXIT
+fi
 # shellcheck disable=SC2086 # a list of packages
-DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+if ! (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing) >"$log" 2>&1; then
+	cat "$log" >&2
+	exit 1
+fi

@@ -44,7 +44,7 @@ func (m *migration) redirect(o *object, c *container) {
 	if !m.redirects(c) {
 		return
 	}
-	m.lookAt("%s: while nodens does not answer, pods query the upstreams of the cluster domain in the Corefile; to use the endpoints of CoreDNS instead, allow the service account to list and watch them (docs/apiserver.md) and set -endpoints-of if their Service is not kube-system/kube-dns, or set fallback in the redirect directive", o)
+	m.lookAt("%s: while nodens does not answer, pods query the upstreams of the cluster domain in the Corefile; to use the endpoints of CoreDNS instead, allow the service account to list and watch them (docs/upstreams.md) and set -endpoints-of if their Service is not kube-system/kube-dns, or set fallback in the redirect directive", o)
 	if !slices.ContainsFunc(list(c.Node, "env"), func(n *yaml.Node) bool { return scalar(n, "name") == "NODE_IP" }) {
 		push(c.Node, "env", pairs("name", "NODE_IP", "valueFrom", pairs("fieldRef", pairs("fieldPath", "status.hostIP"))))
 	}

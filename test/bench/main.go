@@ -3,7 +3,7 @@
 //
 //	go run ./test/bench          # about five minutes, after the builds
 //	go run ./test/bench -check   # and exits 1 if a goal is missed
-//	go run ./test/bench -readme README.md
+//	go run ./test/bench -readme docs/pictures/bench.md
 package main
 
 import (

@@ -8,7 +8,7 @@ import (
 	"runtime"
 )
 
-// The marks around the summary in README.md.
+// The marks around the summary in the file of -readme.
 const (
 	beginMark = "<!-- the output of make bench-readme begins -->\n"
 	endMark   = "<!-- the output of make bench-readme ends -->\n"
@@ -38,7 +38,7 @@ func between(text, summary []byte) ([]byte, error) {
 	return bytes.Join([][]byte{before, []byte(beginMark), summary, []byte(endMark), after}, nil), nil
 }
 
-// summary prints the figures that README.md shows.
+// summary prints the figures behind a picture of README.md.
 func (b *bench) summary(w io.Writer, f *figures) {
 	fmt.Fprintf(w, "%s, %s, all on loopback, each server pinned to one CPU; medians of %d alternating rounds of %v. Only the ratios apply to other machines.\n\n",
 		machine(), runtime.Version(), b.rounds, b.length)

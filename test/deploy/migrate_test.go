@@ -19,29 +19,41 @@ func TestMigrated(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			all := decode(t, items(t, readFile(t, file)))
-			ds := get[*apps.DaemonSet](t, all)
-			p, c := ds.Spec.Template.Spec, ds.Spec.Template.Spec.Containers[0]
-			if p.HostNetwork && len(c.Ports) > 0 {
-				t.Errorf("host ports %v", c.Ports)
-			}
-			s := c.SecurityContext
-			if s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || len(s.Capabilities.Drop) != 1 {
-				t.Errorf("security context %+v", s)
-			}
-			volumes := make(map[string]bool)
-			for _, v := range p.Volumes {
-				if volumes[v.Name] {
-					t.Errorf("volume %s is given twice", v.Name)
+			found := 0
+			for _, o := range decode(t, items(t, readFile(t, file))) {
+				if ds, ok := o.(*apps.DaemonSet); ok {
+					checkMigrated(t, ds)
+					found++
 				}
-				volumes[v.Name] = true
 			}
-			for _, m := range c.VolumeMounts {
-				if !volumes[m.Name] {
-					t.Errorf("%s is mounted from a volume that does not exist", m.MountPath)
-				}
+			if found == 0 {
+				t.Error("no DaemonSet")
 			}
 		})
+	}
+}
+
+func checkMigrated(t *testing.T, ds *apps.DaemonSet) {
+	t.Helper()
+	p, c := ds.Spec.Template.Spec, ds.Spec.Template.Spec.Containers[0]
+	if p.HostNetwork && len(c.Ports) > 0 {
+		t.Errorf("host ports %v", c.Ports)
+	}
+	s := c.SecurityContext
+	if s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || len(s.Capabilities.Drop) != 1 {
+		t.Errorf("security context %+v", s)
+	}
+	volumes := make(map[string]bool)
+	for _, v := range p.Volumes {
+		if volumes[v.Name] {
+			t.Errorf("volume %s is given twice", v.Name)
+		}
+		volumes[v.Name] = true
+	}
+	for _, m := range c.VolumeMounts {
+		if !volumes[m.Name] {
+			t.Errorf("%s is mounted from a volume that does not exist", m.MountPath)
+		}
 	}
 }
 
