@@ -438,3 +438,38 @@ func TestOneLinePerStateChange(t *testing.T) {
 		}
 	})
 }
+
+// TestReplyRacesWithOutage: in every second round, a reply comes while missing replies
+// make both servers lost. The pool fails fast only without it, whatever comes first.
+func TestReplyRacesWithOutage(t *testing.T) {
+	p, _ := newTestPool(t, nil, Endpoint{Addr: netip.MustParseAddrPort(addrA)}, Endpoint{Addr: netip.MustParseAddrPort(addrB)})
+	question, err := newQuestion(asking("example.org.", dns.TypeA))
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers := *p.servers.Load()
+	for round := range 2000 {
+		var work sync.WaitGroup
+		for i, s := range servers {
+			s.mu.Lock()
+			s.fails, s.first = lostQueries, time.Now().Add(-2*lostAfter)
+			s.heard = time.Time{}
+			s.mu.Unlock()
+			work.Go(func() { p.failed(s, os.ErrDeadlineExceeded, time.Now()) })
+			if i == 0 && round%2 == 1 {
+				q := &query{question: question, s: s, sent: time.Now()}
+				work.Go(func() { p.heard(q, new(dns.Msg), replyAnswers, time.Now()) })
+			}
+		}
+		work.Wait()
+		if want := round%2 == 0; p.down.Load() != want {
+			t.Fatalf("round %d: an outage: %v, want %v", round, p.down.Load(), want)
+		}
+		for _, s := range servers { // the next round begins without an outage
+			p.heard(&query{question: question, s: s, sent: time.Now()}, new(dns.Msg), replyAnswers, time.Now())
+		}
+		if p.down.Load() {
+			t.Fatal("the outage goes on after replies of all servers")
+		}
+	}
+}
