@@ -177,7 +177,7 @@ func (s *session) engage(ctx context.Context) error {
 		}
 		return err
 	}
-	s.status.on()
+	s.status.engaged()
 	s.steering.run(s.fallbacks.run)
 	s.steering.run(s.followReach)
 	beats := &heartbeat{

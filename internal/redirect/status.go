@@ -101,15 +101,25 @@ func (s *status) off() {
 	s.set(stateOff)
 }
 
+// engaged is on for a new session: pods have reached its targets.
+func (s *status) engaged() {
+	s.mu.Lock()
+	s.lost = false
+	s.mu.Unlock()
+	s.on()
+}
+
 // on sets the state and forgets failures. While pods do not reach a target, the state
-// stays failed.
+// is failed.
 func (s *status) on() {
 	s.succeed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.lost {
-		s.set(stateOn)
+	now := stateOn
+	if s.lost {
+		now = stateFailed
 	}
+	s.set(now)
 }
 
 // unreachable sets the state, until reachable is called, and logs why.

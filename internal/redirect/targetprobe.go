@@ -85,8 +85,11 @@ func (p targetProbe) round(ctx context.Context) error {
 		return pods < mostPods && !result.complete() && ctx.Err() == nil
 	})
 	flush()
-	if noEntry != nil {
-		return errors.Join(noEntry, err)
+	if noEntry == nil && pods > 0 {
+		err = nil // some namespaces cannot be opened
+	}
+	if err = errors.Join(noEntry, err); err != nil {
+		return err
 	}
 	return result.verdict()
 }
@@ -213,15 +216,15 @@ func (s *session) followReach(ctx context.Context) {
 		unreachable := errors.Is(err, errUnreachable)
 		if err != nil && !unreachable {
 			reason = s.status.warnOnce(reason, "cannot check whether pods reach the target", err)
-			continue
+		} else {
+			reason = ""
 		}
-		reason = ""
 		switch {
 		case unreachable && !lost:
 			lost, interval = true, lostInterval
 			s.status.unreachable(err)
 			err = s.kernel.Withdraw()
-		case !unreachable && lost:
+		case !unreachable && lost: // or nodens cannot enter pods, and netfilter no longer drops
 			var resumed bool
 			if resumed, err = s.kernel.Resume(); resumed {
 				lost, interval = false, reachInterval

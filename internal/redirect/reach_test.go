@@ -1,0 +1,50 @@
+package redirect
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/nodens-dns/nodens/internal/server"
+)
+
+// A process that does not see the pods' processes looks for netfilter rules that drop.
+func TestReachWithoutPods(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var drop error
+	p := targetProbe{kubepods: dir, blocked: func() error { return drop }}
+	if err := p.check(t.Context()); err == nil || errors.Is(err, errUnreachable) {
+		t.Errorf("nothing drops: %v", err)
+	}
+	drop = errors.New("drops")
+	if err := p.check(t.Context()); !errors.Is(err, errUnreachable) {
+		t.Errorf("netfilter drops: %v", err)
+	}
+}
+
+// A session that engages does not keep the state of one whose target was unreachable.
+func TestStateAfterUnreachable(t *testing.T) {
+	s := newStatus(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), server.NewGate())
+	for _, step := range []struct {
+		do   func()
+		want float64
+	}{
+		{s.engaged, 1},
+		{func() { s.unreachable(errUnreachable) }, 0},
+		{s.on, 0},
+		{func() { s.set(stateWaiting); s.engaged() }, 1},
+	} {
+		step.do()
+		if got := testutil.ToFloat64(s.state.WithLabelValues(string(stateOn))); got != step.want {
+			t.Errorf("state on: %v, want %v", got, step.want)
+		}
+	}
+}
