@@ -137,29 +137,47 @@ func newReachResult(services []bpf.Service) *reachResult {
 	return &reachResult{services: services, asked: make([]int, n), target: make([]bool, n), fallback: make([]bool, n)}
 }
 
-// add queries by all sockets at the same time and closes them.
+// add queries the targets, and the fallbacks of those that do not answer: it must not
+// load the cluster's DNS on a healthy node. It closes the sockets.
 func (r *reachResult) add(ctx context.Context, batch []podSockets) {
-	var mu sync.Mutex // guards r
-	var wg sync.WaitGroup
-	ask := func(c net.Conn, answered *bool) {
-		wg.Go(func() {
-			ok := answers(ctx, c)
-			mu.Lock()
-			*answered = *answered || ok
-			mu.Unlock()
-		})
-	}
+	var targets asking
 	for _, s := range batch {
 		r.asked[s.service]++
 		if s.target != nil {
-			ask(s.target, &r.target[s.service])
-		}
-		for _, c := range s.fallback {
-			ask(c, &r.fallback[s.service])
+			targets.ask(ctx, s.target, &r.target[s.service])
 		}
 	}
-	wg.Wait()
+	targets.wait()
+	var fallbacks asking
+	for _, s := range batch {
+		for _, c := range s.fallback {
+			if r.target[s.service] {
+				_ = c.Close()
+				continue
+			}
+			fallbacks.ask(ctx, c, &r.fallback[s.service])
+		}
+	}
+	fallbacks.wait()
 }
+
+// asking is a set of queries at the same time.
+type asking struct {
+	wg sync.WaitGroup
+	mu sync.Mutex // guards the results
+}
+
+// ask queries by c and closes it. answered becomes true if there is a reply.
+func (a *asking) ask(ctx context.Context, c net.Conn, answered *bool) {
+	a.wg.Go(func() {
+		ok := answers(ctx, c)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		*answered = *answered || ok
+	})
+}
+
+func (a *asking) wait() { a.wg.Wait() }
 
 // complete reports whether each target has answered some pod.
 func (r *reachResult) complete() bool {

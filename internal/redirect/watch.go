@@ -35,9 +35,9 @@ type watcher struct {
 	log      *slog.Logger
 	kubepods string // directory
 	dirs     []string
-	free     func()       // closes pods' sockets that escaped redirection
-	update   func() error // of what depends on other programs
-	replaced *atomic.Bool // another process redirects
+	free     func(dead bool) // see freeEscaped
+	update   func() error    // of what depends on other programs
+	replaced *atomic.Bool    // another process redirects
 
 	updatedAt  time.Time
 	repairedAt time.Time // when programs were attached; other versions' stay until lookupTime later
@@ -106,7 +106,7 @@ func (w *watcher) check() {
 	who, restored, open, err := w.kernel.Repair()
 	if open {
 		w.repairedAt = time.Now()
-		w.free()
+		w.free(w.last == bpf.Others)
 	}
 	if err != nil {
 		w.status.fail(err)
@@ -151,8 +151,13 @@ func (w *watcher) report(who bpf.Steering) {
 
 // freeEscaped closes pods' sockets that were connected to a redirected address while
 // no program was attached, so that their lookups are retried through redirection.
-func (s *session) freeEscaped() {
-	for _, vip := range s.plan.vips() {
-		freeSockets(s.cfg.Logger, s.kubepods, vip, "redirection was incomplete")
+// dead: a process that redirected is dead or frozen. Then it also closes those that wait
+// for its answer.
+func (s *session) freeEscaped(dead bool) {
+	for _, svc := range s.plan.Services {
+		freeSockets(s.cfg.Logger, s.kubepods, svc.VIP, "redirection was incomplete")
+		if dead {
+			freeSockets(s.cfg.Logger, s.kubepods, svc.Target, "the process that redirected does not answer")
+		}
 	}
 }
