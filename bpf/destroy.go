@@ -60,14 +60,16 @@ func DestroySockets(netns *os.File, peer netip.AddrPort, protocols ...Protocol) 
 		families = []uint8{unix.AF_INET, unix.AF_INET6}
 	}
 	destroyed := 0
+	var errs []error
 	for _, family := range families {
 		for _, protocol := range protocols {
 			n, err := destroyKind(conn, diagKind{family, protocol}, peer)
 			destroyed += n
-			if err != nil {
-				return destroyed, fmt.Errorf("destroy sockets to %s: %w", peer, err)
-			}
+			errs = append(errs, err) // the kernel may lack a module for one protocol only
 		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return destroyed, fmt.Errorf("destroy sockets to %s: %w", peer, err)
 	}
 	return destroyed, nil
 }
