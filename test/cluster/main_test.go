@@ -89,7 +89,7 @@ func waitFor(t *testing.T, what string, ok func() (bool, string)) {
 			return
 		}
 		select {
-		case <-time.After(time.Second):
+		case <-time.After(2 * time.Second):
 		case <-deadline:
 			t.Fatalf("no %s after %v: %s", what, timeout, seen)
 		}
