@@ -53,15 +53,15 @@ func (t *LeaseTable) RevokeInterface(ifindex int) {
 	}
 }
 
-// Leases returns the number of leases in force.
-func (t *LeaseTable) Leases() int {
+// Leases returns the number of leases in force on each interface that has some.
+func (t *LeaseTable) Leases() map[int]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n, now := 0, uint64(t.clock.now())
+	n, now := make(map[int]int), uint64(t.clock.now())
 	for i := range t.buckets {
 		for w := range t.buckets[i].Ways {
-			if t.buckets[i].Ways[w].Until > now {
-				n++
+			if l := &t.buckets[i].Ways[w]; l.Until > now {
+				n[int(l.Ifindex)]++
 			}
 		}
 	}

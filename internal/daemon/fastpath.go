@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/nodens-dns/nodens/internal/fastpath"
 	"github.com/nodens-dns/nodens/internal/server"
@@ -61,3 +62,15 @@ func (d *daemon) startFastpath(ctx context.Context) error {
 }
 
 func (d *daemon) closeFastpath(context.Context) error { return d.active.fast.Close() }
+
+// scrapeLeases returns the number of leases on each interface, as the running daemon
+// exports it.
+func scrapeLeases(ctx context.Context, addr string) (map[string]int64, error) {
+	const name = "nodens_kernel_leases"
+	found, err := scrape(ctx, addr, name)
+	leases := make(map[string]int64)
+	for label, n := range found {
+		leases[strings.TrimPrefix(label, name+" ")] = n
+	}
+	return leases, err
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/fastpath"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/netsetup/firewall"
@@ -107,7 +108,9 @@ func (o *Options) PrintStatus(ctx context.Context, w io.Writer, printError func(
 	}
 	PrintLimits(ctx, w, cfg)
 	redirected, err := redirect.PrintStatus(w, o.Redirect.PinDir, cfg.Redirect().Mode == config.RedirectOn)
-	return complete && redirected, err
+	plan := fastpath.NewPlan(cfg, o.Redirect.Kubepods, o.Redirect.PodLogs)
+	answering := fastpath.PrintStatus(w, plan, func() (map[string]int64, error) { return scrapeLeases(ctx, metricsAddr(cfg)) })
+	return complete && redirected && answering, err
 }
 
 func (o *Options) hostStatus(ctx context.Context, w io.Writer) (complete bool, err error) {

@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"net"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -68,7 +69,8 @@ func newCollector(c *Controller) *collector {
 			"Queries that the kernel answered on pods' interfaces. They are part of coredns_dns_requests_total.", nil, nil),
 		passed: prometheus.NewDesc("nodens_kernel_passed_total",
 			"DNS queries on pods' interfaces that the kernel passed to nodens, by reason.", []string{"reason"}, nil),
-		leases:     gauge("nodens_kernel_leases", "Clients that the kernel may answer now."),
+		leases: prometheus.NewDesc("nodens_kernel_leases",
+			"Clients that the kernel may answer now, by the host's end of the pod's veth.", []string{"interface"}, nil),
 		entries:    gauge("nodens_kernel_entries", "Answers in the kernel's table."),
 		interfaces: gauge("nodens_kernel_interfaces", "Interfaces of pods on which the kernel answers."),
 	}
@@ -89,21 +91,36 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.counts.mu.Lock()
 	passed := c.counts.passed
 	c.counts.mu.Unlock()
-	var leases, entries, interfaces int
+	var entries int
+	leases := make(map[string]int)
 	if c.kernel != nil {
 		passed = addPassed(c.kernel, passed)
-		leases, entries, interfaces = c.kernel.Leases(), c.kernel.Entries(), len(c.kernel.Attached())
+		leases, entries = c.leasesByName(), c.kernel.Entries()
 	}
 	if passed == nil {
 		return
 	}
 	ch <- prometheus.MustNewConstMetric(c.answers, prometheus.CounterValue, float64(c.answered()))
-	ch <- prometheus.MustNewConstMetric(c.leases, prometheus.GaugeValue, float64(leases))
+	for name, n := range leases {
+		ch <- prometheus.MustNewConstMetric(c.leases, prometheus.GaugeValue, float64(n), name)
+	}
 	ch <- prometheus.MustNewConstMetric(c.entries, prometheus.GaugeValue, float64(entries))
-	ch <- prometheus.MustNewConstMetric(c.interfaces, prometheus.GaugeValue, float64(interfaces))
+	ch <- prometheus.MustNewConstMetric(c.interfaces, prometheus.GaugeValue, float64(len(leases)))
 	for i, reason := range bpf.PassReasons() {
 		ch <- prometheus.MustNewConstMetric(c.passed, prometheus.CounterValue, float64(passed[i]), reason)
 	}
+}
+
+// leasesByName returns the number of leases on each interface that has the program.
+// The caller holds mu.
+func (c *Controller) leasesByName() map[string]int {
+	byIndex, byName := c.kernel.Leases(), make(map[string]int)
+	for _, i := range c.kernel.Attached() {
+		if l, err := net.InterfaceByIndex(i); err == nil {
+			byName[l.Name] = byIndex[i]
+		}
+	}
+	return byName
 }
 
 // answered returns how many queries the kernel has answered. The caller holds mu.

@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -24,5 +25,18 @@ func TestKernelAnswers(t *testing.T) {
 	}
 	if got := len(n.servers.Seen("name.example.")); got != 1 {
 		t.Errorf("%d upstream queries", got)
+	}
+}
+
+// TestStatus: status says for each pod whether the kernel answers it, and why not.
+func TestStatus(t *testing.T) {
+	n := newNode(t, fixed)
+	d := n.start(t, 2, "fastpath on {", "lease 30s", "}")
+	n.warm(t, n.routed, vip4+":53", "name.example.")
+	out, errs, _ := lab.Command{Netns: n.Netns, Args: []string{nodens.Path(t), "status", "-conf", d.Conf}}.Output(t)
+	for _, want := range []string{"cali1: the kernel answers 1 addresses", "veth1: no lease"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("status lacks %q:\n%s%s", want, out, errs)
+		}
 	}
 }

@@ -85,6 +85,13 @@
     }
     ready :{{ .Values.config.readyPort }}
 {{- include "nodens.redirect" . }}
+{{- with .Values.fastpath }}
+{{- if ne .mode "off" }}
+    {{- $lines := list }}
+    {{- with .optOut }}{{ $lines = append $lines (printf "opt_out %s" (join " " .)) }}{{ end }}
+    fastpath {{ .mode }}{{ include "nodens.options" $lines }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "nodens.redirect" }}

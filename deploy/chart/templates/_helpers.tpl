@@ -86,7 +86,7 @@ nodens pinned. */ -}}
 
 {{- /* Not empty if nodens needs the names of pods, for optOut. */ -}}
 {{- define "nodens.namesPods" -}}
-{{- if and (include "nodens.redirects" .) .Values.redirect.optOut }}yes{{ end }}
+{{- if or (and (include "nodens.redirects" .) .Values.redirect.optOut) (and (ne .Values.fastpath.mode "off") .Values.fastpath.optOut) }}yes{{ end }}
 {{- end }}
 
 {{- /* Not empty if the cache is handed over to the next pod. */ -}}

@@ -26,6 +26,22 @@
 {{- if and (eq $tier "resilient") (eq $mode "auto") }}
 {{- fail "redirect.mode auto queries from inside pods, which needs tier full: set tier to full, or redirect.mode to on or off" }}
 {{- end }}
+{{- with .Values.fastpath }}
+{{- if ne .mode "off" }}
+{{- if eq $tier "minimal" }}
+{{- fail (printf "fastpath.mode is %s, but the tier minimal has no privileges for BPF: set tier to resilient or full" .mode) }}
+{{- end }}
+{{- if and .optOut (ne $tier "full") }}
+{{- fail "fastpath.optOut finds the networks of pods, which needs tier full: set tier to full, or leave fastpath.optOut empty" }}
+{{- end }}
+{{- if $c.customConfig }}
+{{- fail "fastpath.mode changes the generated Corefile only: write the fastpath directive into config.customConfig" }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and (eq $tier "minimal") (regexMatch "(?m)^[ \t]*fastpath[ \t]*(on|auto|$|#|[{])" (tpl (print $c.customConfig "\n" $c.extraServerBlocks) .)) }}
+{{- fail "the fastpath directive in the Corefile needs BPF, which the tier minimal does not have: set tier to resilient or full" }}
+{{- end }}
 {{- include "nodens.checkPins" . }}
 {{- if and $c.dnsServer (has $c.dnsServer (splitList "," $c.localDns)) }}
 {{- fail "config.dnsServer is also in config.localDns: set it to the cluster IP of kube-dns or leave it empty" }}
