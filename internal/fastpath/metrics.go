@@ -62,15 +62,16 @@ type collector struct {
 }
 
 func newCollector(c *Controller) *collector {
-	gauge := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
+	gauge := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
 	return &collector{
 		Controller: c,
 		answers: prometheus.NewDesc("nodens_kernel_answers_total",
 			"Queries that the kernel answered on pods' interfaces. They are part of coredns_dns_requests_total.", nil, nil),
 		passed: prometheus.NewDesc("nodens_kernel_passed_total",
 			"DNS queries on pods' interfaces that the kernel passed to nodens, by reason.", []string{"reason"}, nil),
-		leases: prometheus.NewDesc("nodens_kernel_leases",
-			"Clients that the kernel may answer now, by the host's end of the pod's veth.", []string{"interface"}, nil),
+		leases:     gauge("nodens_kernel_leases", "Clients that the kernel may answer now, by the host's end of the pod's veth.", "interface"),
 		entries:    gauge("nodens_kernel_entries", "Answers in the kernel's table."),
 		interfaces: gauge("nodens_kernel_interfaces", "Interfaces of pods on which the kernel answers."),
 	}
