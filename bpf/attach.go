@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -61,7 +62,7 @@ func (r *Redirect) Attach() error {
 }
 
 // Engage does Attach and Alive in one step, which no process of another version
-// interrupts.
+// interrupts. After Teardown it returns ErrTornDown.
 func (r *Redirect) Engage() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,6 +70,9 @@ func (r *Redirect) Engage() error {
 		return errClosed
 	}
 	defer lockPins(r.pinDir)()
+	if torn, err := isTornDown(r.pinDir); torn || err != nil {
+		return cmp.Or(err, ErrTornDown)
+	}
 	if err := r.attach(); err != nil {
 		return err
 	}

@@ -26,6 +26,8 @@ var (
 	ErrCgroupV1 = errors.New("the host mounts cgroup v1 only, and sockets can be redirected only with cgroup v2: boot it with systemd.unified_cgroup_hierarchy=1, or set redirect off")
 	// ErrPodsInV1: the pods are in cgroup v1.
 	ErrPodsInV1 = errors.New("the pods are in cgroup v1 only, although the host mounts cgroup v2 too: boot it with systemd.unified_cgroup_hierarchy=1, or set redirect off")
+	// ErrTornDown: an operator ran Teardown while this process ran.
+	ErrTornDown = errors.New("an operator removed redirection with nodens teardown: restart nodens to redirect sockets again")
 	// ErrNoKubepods: there is no cgroup of all pods, or several.
 	ErrNoKubepods = errors.New("no single kubepods directory in a cgroup v2 hierarchy: set -kubepods")
 )

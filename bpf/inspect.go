@@ -30,6 +30,9 @@ type Pinned struct {
 // Attached reports whether all programs are attached.
 func (p Pinned) Attached() bool { return len(p.Hooks) == len(hooks()) }
 
+// Lives reports whether the process of any version exists and is not frozen.
+func (p Pinned) Lives() bool { return p.Canary && p.HeartbeatAge <= StaleHeartbeat }
+
 // Inspect describes what any process pinned below pinDir. It changes nothing. An empty
 // or missing directory is no error. For one outside a BPF file system it returns
 // ErrNoBPFFS.

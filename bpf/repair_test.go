@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -127,6 +128,9 @@ func TestTeardownUnderAProcess(t *testing.T) {
 	}
 	if used, err := InUse(cfg.PinDir); !used || err != nil {
 		t.Errorf("in use: %t, %v", used, err)
+	}
+	if err := r.Engage(); !errors.Is(err, ErrTornDown) { // as a reload does
+		t.Errorf("engage after teardown: %v", err)
 	}
 	check(t, AllowSteering(cfg.PinDir))
 	repair(t, r, Ours, "program "+hooks()[0].name, true)

@@ -33,8 +33,11 @@ type health int
 const (
 	unasked health = iota
 	answering
-	silent
+	silent    // over UDP
+	silentTCP // it may answer over UDP
 )
+
+func (h health) down() bool { return h == silent || h == silentTCP }
 
 // fallbacks keeps those that do not answer out of the kernel's map. Its methods are
 // safe for concurrent use.
@@ -148,21 +151,26 @@ func (f *fallbacks) all() []netip.AddrPort {
 // run asks all fallbacks, and then a few in turn, until ctx is done.
 func (f *fallbacks) run(ctx context.Context) {
 	f.ask(ctx, f.list(), "udp")
-	for round, next := 1, rand.Int(); ; round++ {
-		if !f.wait(ctx) {
-			return
-		}
-		all := f.list()
-		var some []netip.AddrPort
-		for range min(fallbacksPerRound, len(all)) {
-			some = append(some, all[next%len(all)])
-			next = (next + 1) % len(all)
-		}
-		f.ask(ctx, some, "udp")
+	udp, tcp := turn(rand.Int()), turn(rand.Int())
+	for round := 1; f.wait(ctx); round++ {
+		f.ask(ctx, udp.next(f.list()), "udp")
 		if round%tcpRounds == 0 {
-			f.ask(ctx, some, "tcp")
+			f.ask(ctx, tcp.next(f.list()), "tcp")
 		}
 	}
+}
+
+// turn is the index of the fallback to ask next, modulo their number.
+type turn int
+
+// next returns fallbacksPerRound of all.
+func (t *turn) next(all []netip.AddrPort) (some []netip.AddrPort) {
+	for range min(fallbacksPerRound, len(all)) {
+		at := int(*t) % len(all)
+		some = append(some, all[at])
+		*t = turn(at + 1)
+	}
+	return some
 }
 
 // wait waits for the next round. Meanwhile it asks those that were added.
@@ -189,10 +197,16 @@ func (f *fallbacks) list(only ...health) []netip.AddrPort {
 	return slices.DeleteFunc(f.all(), func(a netip.AddrPort) bool { return len(only) > 0 && !slices.Contains(only, f.health[a]) })
 }
 
-// ask queries some at the same time, and acts on those that do not answer.
+// ask queries some at the same time, and acts on those that do not answer. It uses TCP
+// for those that did not answer over TCP.
 func (f *fallbacks) ask(ctx context.Context, some []netip.AddrPort, network string) {
 	var wg sync.WaitGroup
+	noTCP := f.list(silentTCP)
 	for _, a := range some {
+		network := network
+		if slices.Contains(noTCP, a) {
+			network = "tcp"
+		}
 		wg.Go(func() {
 			err := askFallback(ctx, network, a, f.name)
 			if ctx.Err() == nil {
@@ -229,12 +243,14 @@ func askOnce(ctx context.Context, network string, a netip.AddrPort, name string)
 	return err
 }
 
-// note changes the kernel's map after a change. A fallback that answers over UDP again
-// counts as answering, until TCP fails.
+// note changes the kernel's map after a change.
 func (f *fallbacks) note(a netip.AddrPort, network string, err error) {
 	now, up := answering, 1.0
 	if err != nil {
 		now, up = silent, 0
+		if network == "tcp" {
+			now = silentTCP
+		}
 	}
 	was, putErr := f.change(a, now)
 	f.status.fallback.WithLabelValues(a.String()).Set(up)
@@ -242,10 +258,10 @@ func (f *fallbacks) note(a netip.AddrPort, network string, err error) {
 		f.status.error("changing the fallbacks failed", "error", putErr)
 	}
 	switch {
-	case now == silent && was != silent:
+	case now.down() && !was.down():
 		f.log.Warn("a fallback does not answer: it is not used", "fallback", a, "network", network, "error", err)
 		f.free(a)
-	case now == answering && was == silent:
+	case now == answering && was.down():
 		f.log.Info("a fallback answers again", "fallback", a)
 	}
 }

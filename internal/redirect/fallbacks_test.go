@@ -46,3 +46,23 @@ func TestUsableFallbacks(t *testing.T) {
 		}
 	}
 }
+
+// However many there are, each is asked over UDP and over TCP, and in turn.
+func TestTurn(t *testing.T) {
+	for n := 1; n <= 12; n++ {
+		var all []netip.AddrPort
+		for i := range n {
+			all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 53))
+		}
+		first := turn(5)
+		asked := make(map[netip.AddrPort]bool)
+		for range (n + fallbacksPerRound - 1) / fallbacksPerRound {
+			for _, a := range first.next(all) {
+				asked[a] = true
+			}
+		}
+		if len(asked) != n {
+			t.Errorf("%d of %d were asked", len(asked), n)
+		}
+	}
+}

@@ -14,7 +14,7 @@ import (
 // daemon exists, but is frozen.
 func orphans(pinned []bpf.Pinned, own []bpf.Service) (targets []netip.AddrPort, frozen bool) {
 	for _, p := range pinned {
-		if p.Canary && p.HeartbeatAge <= bpf.StaleHeartbeat {
+		if p.Lives() {
 			return nil, false
 		}
 		frozen = frozen || p.Canary

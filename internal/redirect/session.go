@@ -123,13 +123,13 @@ func (s *session) reportSkipped() {
 	})
 }
 
-// clear removes what a predecessor pinned once that process is not alive. Otherwise
+// clear removes what a predecessor of any version pinned once that process has ended or is frozen. Otherwise
 // its programs would send pods to the fallbacks forever.
 func (s *session) clear(ctx context.Context) {
 	const again = 30 * time.Second
 	for {
 		pinned, err := bpf.Inspect(s.plan.PinDir)
-		if err == nil && !slices.ContainsFunc(pinned, func(p bpf.Pinned) bool { return p.Alive }) {
+		if err == nil && !slices.ContainsFunc(pinned, bpf.Pinned.Lives) {
 			if err = bpf.Teardown(s.plan.PinDir); err == nil {
 				return
 			}
@@ -174,6 +174,9 @@ func (s *session) engage(ctx context.Context) error {
 	if err != nil {
 		if ctx.Err() == nil {
 			s.status.fail(err)
+			if errors.Is(err, bpf.ErrTornDown) {
+				s.status.set(stateTornDown)
+			}
 		}
 		return err
 	}
