@@ -358,6 +358,59 @@ func TestKnownDataPreventsACut(t *testing.T) {
 	s.want(t, child, dns.TypeAAAA, dns.RcodeSuccess)
 }
 
+// TestExpiredDataPreventsACut: the upstream denies an ancestor of a name that existed.
+// Before nodens trusts the denial, it asks for that name again.
+func TestExpiredDataPreventsACut(t *testing.T) {
+	const child = "good.com.default.svc.cluster.local."
+	s := newCutServer(t, newCluster())
+	s.set(child + " 5 IN A 10.0.0.9")
+	s.lie("com.default.svc.cluster.local.")
+	s.want(t, child, dns.TypeA, dns.RcodeSuccess)
+	for i := range 2 {
+		s.clock.advance(7 * time.Second)
+		s.want(t, fmt.Sprintf("bad%d.com.default.svc.cluster.local.", i), dns.TypeA, dns.RcodeNameError)
+		s.await(t, "a probe", func() bool { return slices.Contains(s.take(), "com.default.svc.cluster.local. A") })
+		s.await(t, "its end", func() bool { return s.misses.active.Load() == 0 })
+		s.want(t, child, dns.TypeA, dns.RcodeSuccess)
+	}
+	s.awaitMetric(t, "nodens_search_cut_off", 1)
+}
+
+// TestUncachedDenialEndsWaiting: the upstream has denied an ancestor, and then its answer
+// for it cannot be cached. The queries below it that wait for the ancestor must all ask
+// for their own names, without waiting again.
+func TestUncachedDenialEndsWaiting(t *testing.T) {
+	s := newCutServer(t, newCluster())
+	s.findCut(t)
+	const n = 20
+	release := make(chan struct{})
+	var mu sync.Mutex
+	asked := 0 // for the ancestor
+	s.zone.Sources[0].Source = sourceFunc(func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
+		if m.Question[0].Name != "com.default.svc.cluster.local." {
+			return s.answer(ctx, m)
+		}
+		mu.Lock()
+		asked++
+		mu.Unlock()
+		<-release
+		return new(dns.Msg).SetRcode(m, dns.RcodeRefused), nil
+	})
+	s.clock.advance(6 * time.Second)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { s.want(t, fmt.Sprintf("d%d.com.default.svc.cluster.local.", i), dns.TypeA, dns.RcodeNameError) })
+	}
+	s.await(t, "the queries", func() bool { return s.misses.active.Load() >= n-1 })
+	close(release)
+	all.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	if asked > 4 {
+		t.Errorf("the ancestor was asked for %d times", asked)
+	}
+}
+
 // TestStartingStatefulSet: an upstream that denies a headless Service without endpoints.
 // When its first pod starts, that is no contradiction.
 func TestStartingStatefulSet(t *testing.T) {

@@ -63,6 +63,8 @@ func (x *exchange) learn(e *cache.Entry, r sourced) {
 			x.denied(e, denialLife(r.Msg))
 		}
 		x.probes = !x.bypass
+	case outer == 0 || inner == 0:
+		c.notDenied(name)
 	}
 }
 
@@ -85,14 +87,15 @@ func (z *boundZone) existing(x *exchange, ttl time.Duration, outer, inner int) {
 		}
 		wasCut := z.Cache.UnmarkCut(cutKey(nil, name[off:]))
 		if off == 0 {
-			z.Cut.seen(name)
+			z.Cut.notDenied(name)
 		} else if z.Cut.sawBelow(name[off:], name, qtype, x.srv.clock(), ttl, wasCut) {
 			z.contradicted(name[off:], name)
 		}
 	}
 }
 
-// denied makes x's name, of which e is the denial, a cut, unless a name below it exists.
+// denied makes x's name, of which e is the denial, a cut, unless a name below it exists or
+// did so when nodens last asked for it.
 func (x *exchange) denied(e *cache.Entry, life time.Duration) {
 	z, now := x.zone, x.srv.clock()
 	name, _ := x.question()
@@ -135,7 +138,7 @@ type denialVerdict int
 const (
 	isCut      denialVerdict = iota
 	nowDoubted               // a name below exists
-	doubted                  // that has been found before, and it is too early to ask again
+	doubted                  // that has been found before, or a name below existed: it is too early to ask again
 	askChild                 // the ancestor is still denied: ask for the name below
 )
 
@@ -152,9 +155,11 @@ func (c *SearchCut) judge(name []byte, now time.Time, life time.Duration) (ances
 	case !a.due.IsZero():
 		a.doubt(now)
 		v = askChild
-	case a.child != nil && now.Before(a.until):
+	case a.child != nil:
+		if v = doubted; now.Before(a.until) {
+			v = nowDoubted
+		}
 		a.doubt(now)
-		v = nowDoubted
 	}
 	c.ancestors.Add(string(name), a)
 	return a, v
@@ -241,8 +246,9 @@ func (c *SearchCut) denied(name []byte) []byte {
 	return nil
 }
 
-// seen stores that name itself exists.
-func (c *SearchCut) seen(name []byte) {
+// notDenied stores that name itself exists, or that its denial cannot be cached: queries
+// below it must not wait for it.
+func (c *SearchCut) notDenied(name []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a, ok := c.ancestors.Get(string(name)); ok && a.denied {
