@@ -30,9 +30,10 @@ type Lifetime struct {
 	KeepTTL            bool // TTLs do not count down
 }
 
-// Promote lets c copy key's entry to the Kernel if it is fresh. It reads the entry
-// into e, and holds off changes of it meanwhile.
-func (c *Cache) Promote(key []byte, e *Entry, to Copier) {
+// Promote lets c copy key's entry to the Kernel if it is fresh and was not stored after
+// the time seen, when the caller looked it up. It reads the entry into e, and holds off
+// changes of it meanwhile.
+func (c *Cache) Promote(key []byte, seen time.Time, e *Entry, to Copier) {
 	hash, set := c.locate(key)
 	sh := set.shard
 	sh.mu.Lock()
@@ -42,7 +43,7 @@ func (c *Cache) Promote(key []byte, e *Entry, to Copier) {
 		return
 	}
 	sl, now := sh.slab.slot(id), c.store.elapsed()
-	if now >= sl.expiry() || !c.policy.keeps(sl.kind(), key) {
+	if now >= sl.expiry() || time.Duration(sl.born) > seen.Sub(c.store.start) || !c.policy.keeps(sl.kind(), key) {
 		return
 	}
 	l := Lifetime{Age: now - time.Duration(sl.born), Left: sl.expiry() - now, KeepTTL: c.policy.keepTTL}
@@ -64,15 +65,17 @@ func (sh *shard) withdraw(sl *slot) {
 	sl.state &^= stateKernel
 }
 
-// takeHits adds the Kernel's lookups of an entry to those of the Cache.
-func (sh *shard) takeHits(sl *slot) {
+// takeHits adds the Kernel's lookups of an entry to those of the Cache. It reports whether
+// there are any.
+func (sh *shard) takeHits(sl *slot) bool {
 	var buf [maxNameWire + keyTail]byte
 	n := sh.kernel.Hits(sh.slab.appendKey(buf[:0], sl))
 	if n == 0 {
-		return
+		return false
 	}
 	sl.hits = uint16(min(uint32(sl.hits)+n, math.MaxUint16))
 	sl.state |= stateFreq // maxFreq
+	return true
 }
 
 // appendKey appends the key of an entry.

@@ -38,7 +38,7 @@ func (k *fakeKernel) Copy(e *Entry, l Lifetime) bool {
 
 func (k *fakeKernel) promote(c *Cache, key []byte) {
 	k.key = key
-	c.Promote(key, new(Entry), k)
+	c.Promote(key, c.store.now(), new(Entry), k)
 }
 
 // TestKernelHoldsASubset does random work on a small store. After each step, the
@@ -157,6 +157,44 @@ func TestKernelHitsCount(t *testing.T) {
 	clk.advance(28 * time.Second)
 	if h := c.Get(key, clk.now); h.State != Fresh || !h.Refresh {
 		t.Errorf("%v, refresh %t: prefetching ignores the kernel's lookups", h.State, h.Refresh)
+	}
+}
+
+// TestKernelHitsLeaveNoGap: while the kernel answers, the Cache sees no lookups. That is
+// no gap after which an entry stops being popular.
+func TestKernelHitsLeaveNoGap(t *testing.T) {
+	clk, k := newClock(), newFakeKernel()
+	c := New(Options{Now: clk.Now, Kernel: k}).Cache("zone", Policy{Prefetch: Prefetch{Amount: 5}})
+	m := success(t, "long.cluster.local. 300 IN A 192.0.2.1")
+	key := keyOf(m)
+	if _, err := c.Put(key, m); err != nil {
+		t.Fatal(err)
+	}
+	k.promote(c, key)
+	k.hits[string(key)] = 8
+	clk.advance(290 * time.Second)
+	if h := c.Get(key, clk.now); h.State != Fresh || !h.Refresh {
+		t.Errorf("%v, refresh %t: prefetching ignores the kernel's lookups", h.State, h.Refresh)
+	}
+}
+
+// TestPromoteOnlyWhatWasSeen: an answer that was stored after the query had been answered
+// is not promoted: nobody has judged it.
+func TestPromoteOnlyWhatWasSeen(t *testing.T) {
+	clk, k := newClock(), newFakeKernel()
+	c := New(Options{Now: clk.Now, Kernel: k}).Cache("zone", Policy{})
+	m := numbered(1)
+	seen := clk.now
+	clk.advance(time.Millisecond)
+	if _, err := c.Put(keyOf(m), m); err != nil {
+		t.Fatal(err)
+	}
+	k.key = keyOf(m)
+	if c.Promote(k.key, seen, new(Entry), k); len(k.held) != 0 {
+		t.Error("a later answer was promoted")
+	}
+	if c.Promote(k.key, clk.now, new(Entry), k); len(k.held) != 1 {
+		t.Error("the answer was not promoted")
 	}
 }
 

@@ -77,7 +77,7 @@ func (p *promotion) promote(arrival int) {
 	if z == nil || !p.q.plain || !p.lis.fast.Heard(p.q.client.Addr(), arrival) {
 		return
 	}
-	z.Cache.Promote(p.q.key, &p.q.memory.answer, p)
+	z.Cache.Promote(p.q.key, p.q.start, &p.q.memory.answer, p)
 }
 
 // Copy implements cache.Copier.
