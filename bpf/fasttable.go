@@ -58,13 +58,18 @@ type AnswerTable struct {
 	entries   int
 }
 
+// generations is the number of the last generation of all tables of the process. So an
+// answer that was right for one table does not get into the next one.
+var generations atomic.Uint32
+
 // Listen forgets all answers and starts a new generation, in which the program
 // answers for the given addresses. It returns the number of the generation. Once it
 // has returned, no query gets an answer of an earlier one.
 func (t *AnswerTable) Listen(addrs []netip.AddrPort) uint32 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	generation := atomic.AddUint32(&t.settings.Generation, 1)
+	generation := generations.Add(1)
+	atomic.StoreUint32(&t.settings.Generation, generation)
 	for i := range t.buckets {
 		for w := range t.buckets[i].Ways {
 			atomic.StoreUint64(&t.buckets[i].Ways[w], 0)
