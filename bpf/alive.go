@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/cilium/ebpf"
 )
@@ -40,7 +41,7 @@ func (r *Redirect) takeOver() error {
 	if err := r.table.apply(); err != nil {
 		return fmt.Errorf("redirect: %w", err)
 	}
-	r.beat.write()
+	r.beat.write(0)
 	if err := r.objs.Canary.Put(uint32(0), uint64(r.canary.fd)); err != nil {
 		return explain("redirect: put canary", err)
 	}
@@ -62,7 +63,11 @@ const (
 // because a heartbeat must not hide that another process hangs. If a successor took
 // over and ended, as in an upgrade that is rolled back, or is frozen, Beat takes over
 // again.
-func (r *Redirect) Beat() (BeatResult, error) {
+func (r *Redirect) Beat() (BeatResult, error) { return r.BeatAhead(0) }
+
+// BeatAhead is Beat for a process that sends its next heartbeat only after ahead: the
+// kernel counts the timeout from then.
+func (r *Redirect) BeatAhead(ahead time.Duration) (BeatResult, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.alive {
@@ -73,7 +78,7 @@ func (r *Redirect) Beat() (BeatResult, error) {
 		return BeatNone, fmt.Errorf("redirect: beat: %w", err)
 	}
 	if cookie == r.canary.cookie {
-		r.beat.write()
+		r.beat.write(ahead)
 		return BeatSent, nil
 	}
 	age, err := r.beat.age()

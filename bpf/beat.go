@@ -28,11 +28,11 @@ func openBeat(m *ebpf.Map) (beat, error) {
 // now returns kernelClock.
 func (b *beat) now() int64 { return b.mono + int64(time.Since(b.start)) }
 
-// write stores the eight aligned bytes in one access, and the programs read them in
-// one.
-func (b *beat) write() {
+// write writes a heartbeat of the time that is ahead of now. It stores the eight
+// aligned bytes in one access, and the programs read them in one.
+func (b *beat) write(ahead time.Duration) {
 	var raw [8]byte
-	binary.NativeEndian.PutUint64(raw[:], uint64(b.now()))
+	binary.NativeEndian.PutUint64(raw[:], uint64(b.now()+int64(ahead)))
 	_, _ = b.mem.WriteAt(raw[:], 0) // fails only outside the mapping
 }
 

@@ -81,6 +81,7 @@ func newServer(b base, l limits, now func() time.Time) (srv *server.Server, iden
 
 func newRedirector(b base, srv *server.Server, host *hostSetup, workers int, identity string, reloads reloadRequests, live *liveness) *redirect.Redirector {
 	return redirect.New(redirect.Config{
+		Queries:   srv.Queries,
 		TakePorts: func() error { return srv.EachPort(bpf.TakePort) }, InputBlocked: host.inputBlocked,
 		Logger: b.log, Registerer: b.registry, Workers: workers, Identity: identity, PodLogs: b.opts.Redirect.PodLogs,
 		Reload: func() { reloads.add("redirection failed") }, Answered: live.answered, Withdrawn: live.withdrawn,

@@ -12,7 +12,7 @@ import (
 
 // livenessInterval is the time between two probes while sockets are not redirected.
 // The supervisor waits for several of them before it treats the daemon as hung.
-const livenessInterval = 500 * time.Millisecond
+const livenessInterval = time.Second
 
 // liveness reports to the supervisor that the daemon answers. Its methods are safe
 // for concurrent use.
@@ -80,15 +80,20 @@ func (l *liveness) up(ctx context.Context) {
 
 // run probes while sockets are not redirected, until ctx is done.
 func (l *liveness) run(ctx context.Context) {
-	tick := time.NewTicker(livenessInterval)
-	defer tick.Stop()
+	timer := time.NewTimer(livenessInterval)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-timer.C:
 		}
-		if l.isRedirected() || l.probe(ctx) != nil {
+		if l.isRedirected() {
+			timer.Reset(2 * livenessInterval)
+			continue
+		}
+		timer.Reset(livenessInterval)
+		if l.probe(ctx) != nil {
 			continue
 		}
 		l.mu.Lock()

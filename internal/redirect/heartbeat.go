@@ -22,6 +22,31 @@ func heartbeatInterval(timeout time.Duration) time.Duration {
 	return timeout / 3
 }
 
+// Without queries of others for quiet, the next heartbeat comes only after idleAhead,
+// because every heartbeat wakes an idle node. A hang is then noticed that much later.
+const quiet, idleAhead = 5 * time.Second, time.Second
+
+// pace decides when the next heartbeat comes.
+type pace struct {
+	queries func() uint64 // number of queries of others; nil: unknown
+	seen    uint64
+	last    time.Time // when seen changed
+}
+
+// ahead returns the time until the next heartbeat, 0 for the usual interval.
+func (p *pace) ahead(now time.Time) time.Duration {
+	if p.queries == nil {
+		return 0
+	}
+	if n := p.queries(); n != p.seen || p.last.IsZero() {
+		p.seen, p.last = n, now
+	}
+	if now.Sub(p.last) < quiet {
+		return 0
+	}
+	return idleAhead
+}
+
 // heartbeat proves to the kernel and to the supervisor that the targets answer.
 type heartbeat struct {
 	services  []bpf.Service
@@ -32,6 +57,7 @@ type heartbeat struct {
 	report    supervise.Report
 	answered  func(supervise.Report)
 	withdrawn func()
+	pace      pace
 	takePorts func()       // after this process took over from a frozen one
 	replaced  *atomic.Bool // another process, perhaps of another version, redirects
 }
@@ -50,21 +76,27 @@ func (h *heartbeat) run(ctx context.Context) {
 	}
 	defer closeProbes(probes)
 	defer h.withdrawn()
-	tick := time.NewTicker(h.interval)
-	defer tick.Stop()
+	timer := time.NewTimer(h.interval)
+	defer timer.Stop()
 	reason := ""
 	for next := 0; ; {
+		ahead := h.pace.ahead(time.Now())
+		timer.Reset(h.interval) // counts while the query is answered
 		if probes[next].Ask(h.interval) == nil {
-			sent, err := h.kernel.Beat()
+			sent, err := h.kernel.BeatAhead(ahead)
 			if sent == bpf.BeatFromFrozen {
 				h.takePorts()
 			}
 			reason = h.status.errorOnce(reason, "heartbeat does not reach the kernel", err)
 			report := h.report
+			report.Timeout += ahead
 			if sent == bpf.BeatNone || h.replaced.Load() {
 				report.Timeout = 0 // clients wait for another process
 			}
 			h.answered(report) // after the kernel: the supervisor's time counts from here
+			if ahead > 0 {
+				timer.Reset(ahead)
+			}
 			next = (next + 1) % len(probes)
 		} else {
 			h.status.missed.Inc()
@@ -72,7 +104,7 @@ func (h *heartbeat) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-timer.C:
 		}
 	}
 }

@@ -31,6 +31,10 @@ type Config struct {
 	// InputBlocked returns an error if netfilter drops what pods send to the targets.
 	InputBlocked func() error
 
+	// Queries returns the number of queries that the server got from others. Nil:
+	// unknown.
+	Queries func() uint64
+
 	// Answered is called for each answer of a target while sockets are
 	// redirected, Withdrawn when new lookups no longer are.
 	Answered  func(supervise.Report)

@@ -186,7 +186,7 @@ func (s *session) engage(ctx context.Context) error {
 	beats := &heartbeat{
 		services: s.plan.Services, workers: s.cfg.Workers, interval: heartbeatInterval(s.plan.Heartbeat),
 		kernel: s.kernel, status: s.status, report: s.report(),
-		answered: s.cfg.Answered, withdrawn: s.cfg.Withdrawn, takePorts: s.takePorts, replaced: &s.replaced,
+		pace: pace{queries: s.cfg.Queries}, answered: s.cfg.Answered, withdrawn: s.cfg.Withdrawn, takePorts: s.takePorts, replaced: &s.replaced,
 	}
 	s.steering.run(beats.run)
 	for _, svc := range s.plan.Services {

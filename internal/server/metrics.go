@@ -40,6 +40,24 @@ func NewMetrics(reg prometheus.Registerer, workers int) (*Metrics, error) {
 	return m, reg.Register(m)
 }
 
+// Queries returns the number of queries so far, without those of a Prober.
+func (m *Metrics) Queries() (n uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, z := range m.zones {
+		for _, s := range z.shards {
+			for p := range s.requests {
+				for f := range s.requests[p] {
+					for t := range s.requests[p][f] {
+						n += s.requests[p][f][t].Load()
+					}
+				}
+			}
+		}
+	}
+	return n
+}
+
 // zone returns the counters of a zone on one address.
 func (m *Metrics) zone(server, zone string) *zoneStats {
 	m.mu.Lock()

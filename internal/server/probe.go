@@ -97,7 +97,7 @@ func (p *Prober) Ask(wait time.Duration) error {
 		}
 		if n >= 2 && id-binary.BigEndian.Uint16(p.reply[:]) < few {
 			p.next = (p.next + 1) % len(p.conns)
-			return nil
+			return c.SetReadDeadline(time.Time{}) // its timer would wake the process
 		}
 	}
 }

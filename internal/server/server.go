@@ -140,6 +140,9 @@ type resolver struct {
 	ctx      context.Context // ends exchanges after Shutdown's deadline
 }
 
+// Queries is Metrics.Queries of the server.
+func (s *Server) Queries() uint64 { return s.metrics.Queries() }
+
 // New makes a Server without addresses.
 func New(c Config) *Server {
 	c = c.withDefaults()

@@ -72,6 +72,9 @@ func (w *watchdog) killTimeout() time.Duration {
 
 func (w *watchdog) wait() time.Duration {
 	w.waiting = min(checkInterval, w.killTimeout()-w.elapsed)
+	if w.alive && w.elapsed == 0 {
+		w.waiting = w.timeouts.kill / 2 // rarely expires: an idle node is not woken
+	}
 	if w.alive && !w.disconnected && w.timeouts.disconnect > w.elapsed {
 		w.waiting = min(w.timeouts.disconnect, w.timeouts.kill) - w.elapsed
 	}
