@@ -7,7 +7,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image release actionlint manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm cluster cluster-up cluster-down e2e kill outage bench bench-check bench-readme pictures bench-calls path clean help
+.PHONY: vuln build run image release actionlint manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-up cluster-down e2e kill outage bench bench-check bench-readme pictures bench-calls path clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -67,6 +67,10 @@ cluster-down: ## end it
 
 e2e: ## run Kubernetes' own end-to-end tests of DNS in that cluster (as root)
 	./test/cluster/e2e.sh --set tier=full --set redirect.mode=on
+
+vm-kernels: ## test redirection and bpf on Debian's kernels 5.10 and 6.12 in an emulated machine (as root)
+	GO=$(GO) ./test/vm/run.sh bpf linux-image-cloud-amd64 bullseye
+	GO=$(GO) ./test/vm/run.sh bpf linux-image-6.12-cloud-amd64
 
 kill: ## kill, stop and replace the daemon under load, ten times each, and print the lookup times (as root)
 	$(GO) test -count=1 -timeout 30m ./test/kill -v -rounds 10
