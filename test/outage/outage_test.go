@@ -123,7 +123,7 @@ func (r result) judge(t *testing.T) {
 	if r.misses.answered < r.misses.sent {
 		t.Errorf("%d of %d misses got no reply", r.misses.sent-r.misses.answered, r.misses.sent)
 	}
-	slack := 250 * time.Millisecond // a busy machine
+	slack := 900 * time.Millisecond // a busy machine; stub resolvers wait for 5 s
 	if *emulated {
 		slack = replyWait()
 	}
