@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nodens-dns/nodens/netsetup/firewall"
+	"github.com/nodens-dns/nodens/netsetup/internal/owner"
 )
 
 // Host is the network setup of one namespace. Each part converges to the Config
@@ -61,6 +62,25 @@ func (h *Host) RemoveOrphanedRules(ctx context.Context) error {
 // ErrStillRunning means that a running process owns rules. The kernel removes them
 // when it ends.
 var ErrStillRunning = errors.New("its process still runs")
+
+// InUse reports whether a process that runs owns the link or the rules on the host,
+// whatever its addresses.
+func InUse(ctx context.Context, cfg Config) (used bool, err error) {
+	cfg.Registerer = nil
+	h, err := New(cfg)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	s, err := h.Status(ctx)
+	if err != nil {
+		return false, err
+	}
+	claimed := func(c *owner.Claim, generation string) bool {
+		return generation != "" && c.Claimed(owner.MarkOf(generation))
+	}
+	return claimed(h.Addresses.claim, s.Generation) || claimed(h.Rules.claim, s.Rules.Generation), nil
+}
 
 // Teardown removes everything of nodens from the host, of any generation, and
 // nothing else. Config.Generation is not used. It is idempotent. A link of our name

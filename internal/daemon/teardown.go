@@ -53,7 +53,8 @@ func runningPID() string {
 	return ""
 }
 
-// awaitStop waits until no process listens on the local addresses. A nodens that
+// awaitStop waits until no process listens on the local addresses, or owns what
+// teardown would remove. A nodens that
 // runs would set up again what teardown removes, and pods would lose their server.
 func (t Teardown) awaitStop(ctx context.Context, o *Options) error {
 	if t.Wait == 0 {
@@ -64,7 +65,7 @@ func (t Teardown) awaitStop(ctx context.Context, o *Options) error {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		reason, err := o.inUse()
+		reason, err := o.inUse(ctx)
 		if err != nil || reason == "" {
 			return err
 		}
@@ -77,7 +78,7 @@ func (t Teardown) awaitStop(ctx context.Context, o *Options) error {
 }
 
 // inUse says why nodens counts as running, or nothing.
-func (o *Options) inUse() (reason string, err error) {
+func (o *Options) inUse(ctx context.Context) (reason string, err error) {
 	holders, err := o.listeners()
 	if err != nil {
 		return "", err
@@ -88,7 +89,11 @@ func (o *Options) inUse() (reason string, err error) {
 	if used, err := bpf.InUse(o.Redirect.PinDir); err == nil && used { // without pins there is an error
 		return "a process uses " + o.Redirect.PinDir, nil
 	}
-	return "", nil
+	used, err := netsetup.InUse(ctx, o.HostConfig())
+	if used {
+		reason = "a nodens with another -localip runs"
+	}
+	return reason, err
 }
 
 // listeners returns the sockets on the DNS port of the local addresses.
