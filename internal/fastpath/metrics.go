@@ -2,6 +2,7 @@ package fastpath
 
 import (
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -116,9 +117,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 // The caller holds mu.
 func (c *Controller) leasesByName() map[string]int {
 	byIndex, byName := c.kernel.Leases(), make(map[string]int)
-	for _, i := range c.kernel.Attached() {
-		if l, err := net.InterfaceByIndex(i); err == nil {
-			byName[l.Name] = byIndex[i]
+	attached := c.kernel.Attached()
+	links, _ := net.Interfaces() // all at once: each call lists all. After an error there are none
+	for _, l := range links {
+		if slices.Contains(attached, l.Index) {
+			byName[l.Name] = byIndex[l.Index]
 		}
 	}
 	return byName
