@@ -83,6 +83,7 @@ outage: ## let the upstream die and slow down under load in a memory limit, besi
 
 bench: ## compare nodens with CoreDNS, unbound, dnsmasq and an echo, in one run
 	$(GO) run ./test/bench
+	$(GO) test ./test/fastpath -run '^$$' -bench Veth -benchtime 50000x
 
 bench-check: ## run bench and fail below the goals
 	$(GO) run ./test/bench -check

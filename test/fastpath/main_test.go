@@ -16,3 +16,6 @@ func TestMain(m *testing.M) {
 
 // nodens is built with the race detector if that works here.
 var nodens = lab.RaceNodens()
+
+// release is built like a release.
+var release = lab.ReleaseNodens()

@@ -29,7 +29,7 @@ type node struct {
 }
 
 // newNode makes a node whose upstream answers with the given function.
-func newNode(t *testing.T, answer func(q *dns.Msg) *dns.Msg) *node {
+func newNode(t testing.TB, answer func(q *dns.Msg) *dns.Msg) *node {
 	t.Helper()
 	lab.NeedBPF(t)
 	n := &node{Node: lab.NewNode(t, upstream)}
@@ -44,7 +44,7 @@ func newNode(t *testing.T, answer func(q *dns.Msg) *dns.Msg) *node {
 }
 
 // addRouted adds a pod with the addresses 10.1.N.5 and fd00:1:N::5.
-func (n *node) addRouted(t *testing.T, i int) *lab.Netns {
+func (n *node) addRouted(t testing.TB, i int) *lab.Netns {
 	t.Helper()
 	pod := lab.NewNetns(t, fmt.Sprintf("routed%d", i))
 	v4, v6 := fmt.Sprintf("10.1.%d.", i), fmt.Sprintf("fd00:1:%d::", i)
@@ -56,7 +56,7 @@ func (n *node) addRouted(t *testing.T, i int) *lab.Netns {
 
 // addBridged adds a bridge and a pod behind it with the addresses 10.2.0.5 and
 // fd00:2::5.
-func (n *node) addBridged(t *testing.T) *lab.Netns {
+func (n *node) addBridged(t testing.TB) *lab.Netns {
 	t.Helper()
 	pod := lab.NewNetns(t, "bridged")
 	n.Inside(t, func() error {
@@ -96,10 +96,10 @@ const corefile = `. {
 
 // start starts the daemon with lines added to its server block, and waits until the
 // program is on the given number of interfaces.
-func (n *node) start(t *testing.T, interfaces int, options ...string) *lab.Daemon {
+func (n *node) start(t testing.TB, interfaces int, options ...string) *lab.Daemon {
 	t.Helper()
 	d := lab.StartDaemon(t, lab.DaemonOptions{
-		Binary: nodens.Path(t), Netns: n.Netns, Corefile: corefileWith(options...),
+		Binary: n.binary(t), Netns: n.Netns, Corefile: corefileWith(options...),
 		Args: []string{"-keep-privileges"},
 	})
 	if interfaces > 0 {
@@ -109,14 +109,14 @@ func (n *node) start(t *testing.T, interfaces int, options ...string) *lab.Daemo
 }
 
 // answers returns how many queries the kernel has answered.
-func (n *node) answers(t *testing.T) float64 {
+func (n *node) answers(t testing.TB) float64 {
 	t.Helper()
 	sum, _ := n.Scrape(t, metrics).Sum("nodens_kernel_answers_total")
 	return sum
 }
 
 // warm sends a query from the pod until the kernel answers it.
-func (n *node) warm(t *testing.T, pod *lab.Netns, server, name string) {
+func (n *node) warm(t testing.TB, pod *lab.Netns, server, name string) {
 	t.Helper()
 	before := n.answers(t)
 	for late := time.Now().Add(time.Minute); time.Now().Before(late); {
@@ -131,7 +131,7 @@ func (n *node) warm(t *testing.T, pod *lab.Netns, server, name string) {
 }
 
 // passed describes the reasons for which the kernel passed queries.
-func (n *node) passed(t *testing.T) string {
+func (n *node) passed(t testing.TB) string {
 	t.Helper()
 	var b strings.Builder
 	for _, m := range n.Scrape(t, metrics)["nodens_kernel_passed_total"].GetMetric() {
@@ -155,4 +155,12 @@ func fixed(q *dns.Msg) *dns.Msg {
 // corefileWith adds lines to the server block.
 func corefileWith(options ...string) string {
 	return strings.Replace(corefile, "OPTIONS", strings.Join(options, "\n    "), 1)
+}
+
+// binary is the program under test. Benchmarks take a release build.
+func (n *node) binary(t testing.TB) string {
+	if _, ok := t.(*testing.B); ok {
+		return release.Path(t)
+	}
+	return nodens.Path(t)
 }
