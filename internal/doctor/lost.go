@@ -30,7 +30,7 @@ func (e *podExamination) whyLost(target netip.AddrPort) (why, do string) {
 		return fmt.Sprintf("the node's reverse path filter dropped %d packets meanwhile; its route to the pod %s", dropped, wayBack(target.Addr(), source)),
 			"Repair the node's route to the pod, or set net.ipv4.conf.LINK.rp_filter to 2 or 0 on the pod's link and for all."
 	}
-	if back := wayBack(target.Addr(), source); e.link.peer != 0 && back != wayBy(e.link.peer) {
+	if back := wayBack(target.Addr(), source); back == noWay || back == wayBack(target.Addr(), outside(target.Addr())) {
 		return "the reply is lost: the node's route to the pod " + back, "Repair the node's route to the pod."
 	}
 	return "a filter on the node drops them, at input or before" + e.suspects(), "Accept UDP and TCP to the target in the named chains (nft list ruleset, iptables-legacy -S), or remove the network policy."
@@ -48,12 +48,25 @@ func routeFrom(from place, to netip.Addr) (source netip.Addr, err error) {
 	return source.Unmap(), err
 }
 
+// noWay is the result of wayBack without a route.
+const noWay = "does not exist"
+
+// outside returns an address of no pod: of documentation, RFC 5737 and RFC 3849. The
+// default route leads there. The way to a pod may be any other link: that of the pod,
+// a bridge, or a link of the CNI such as cilium_host.
+func outside(like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return netip.AddrFrom4([4]byte{192, 0, 2, 1})
+	}
+	return netip.MustParseAddr("2001:db8::1")
+}
+
 // wayBack says by which link the node sends packets from an address of its own to a
 // pod.
 func wayBack(from, pod netip.Addr) string {
 	routes, err := netlink.RouteGetWithOptions(pod.AsSlice(), &netlink.RouteGetOptions{SrcAddr: from.AsSlice()})
 	if err != nil || len(routes) == 0 {
-		return "does not exist"
+		return noWay
 	}
 	return wayBy(routes[0].LinkIndex)
 }

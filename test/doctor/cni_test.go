@@ -191,14 +191,19 @@ func redirectBreakages() []breakage {
 			lose(t, w)
 		}, want: []string{"fault pod redirect-lost"}, text: text}
 	}
-	misroute := func(t *testing.T, w *world) { // only what the node itself sends to the pod
-		output(t, w.node, "ip", "route", "add", lab.PodIP, "dev", "up0", "table", "99")
+	routeBy := func(t *testing.T, w *world, link string) { // only what the node itself sends to the pod
+		output(t, w.node, "ip", "route", "add", lab.PodIP, "dev", link, "table", "99")
 		output(t, w.node, "ip", "rule", "add", "from", lab.NodeIP, "to", lab.PodIP, "lookup", "99")
 	}
+	misroute := func(t *testing.T, w *world) { routeBy(t, w, "up0") }
 	return []breakage{
 		{name: "configured, not attached", do: on, want: []string{"fault node redirect-detached", "fault pod cni-swallows"}},
 		lost("target unreachable", "are redirected to "+redirectTarget+", and no server answers there: a filter on the node drops them", func(t *testing.T, w *world) {
 			nft(t, w.node, "table ip t { chain c { type filter hook prerouting priority -250; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
+		}),
+		lost("target unreachable, the CNI has a link for all pods", "a filter on the node drops them", func(t *testing.T, w *world) {
+			nft(t, w.node, "table ip t { chain c { type filter hook prerouting priority -250; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
+			routeBy(t, w, "cilium_host")
 		}),
 		lost("target behind a firewall", "these chains drop by default: ip t c", func(t *testing.T, w *world) {
 			nft(t, w.node, "table ip t { chain c { type filter hook input priority 10; policy drop; iifname lo accept; iifname != lxc0 accept; meta l4proto { tcp, udp } th dport 53 accept; }; }")
