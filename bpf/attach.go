@@ -52,24 +52,24 @@ func hooks() []hook {
 //
 // If a program on a cgroup above prevents this, the error is an *AncestorError.
 func (r *Redirect) Attach() error {
+	defer lockPins(r.pinDir)()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return errClosed
 	}
-	defer lockPins(r.pinDir)()
 	return r.attach()
 }
 
 // Engage does Attach and Alive in one step, which no process of another version
 // interrupts. After Teardown it returns ErrTornDown.
 func (r *Redirect) Engage() error {
+	defer lockPins(r.pinDir)()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return errClosed
 	}
-	defer lockPins(r.pinDir)()
 	if torn, err := isTornDown(r.pinDir); torn || err != nil {
 		return cmp.Or(err, ErrTornDown)
 	}

@@ -23,7 +23,8 @@ var layoutVersion = "2"
 const lockTimeout = time.Second
 
 // lockPins keeps processes of all versions from changing pins at the same time. It
-// goes on without the lock after lockTimeout.
+// goes on without the lock after lockTimeout. Take it before Redirect.mu, which
+// heartbeats need.
 func lockPins(pinDir string) (unlock func()) {
 	f, err := os.Open(pinDir)
 	if err != nil {

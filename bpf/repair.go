@@ -24,12 +24,12 @@ const (
 // restored, empty if everything was right. open: sockets were not redirected for a
 // time.
 func (r *Redirect) Repair() (who Steering, restored string, open bool, err error) {
+	defer lockPins(r.pinDir)()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return Ours, "", false, errClosed
 	}
-	defer lockPins(r.pinDir)()
 	if who, err = r.steering(); who != Ours || err != nil {
 		return who, "", false, err
 	}
@@ -57,12 +57,12 @@ func (r *Redirect) Repair() (who Steering, restored string, open bool, err error
 // Resume does Alive after Withdraw, unless another process redirects or an operator has
 // run Teardown.
 func (r *Redirect) Resume() (resumed bool, err error) {
+	defer lockPins(r.pinDir)()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return false, errClosed
 	}
-	defer lockPins(r.pinDir)()
 	if who, err := r.steering(); who != Ours || err != nil {
 		return false, err
 	}

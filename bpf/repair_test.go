@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
@@ -255,4 +256,40 @@ func BenchmarkHasSocketLB(b *testing.B) {
 		_, err := HasSocketLB(p.kubepods)
 		check(b, err)
 	}
+}
+
+// A process that waits for the pins of a frozen one still sends heartbeats.
+func TestBeatWhileWaiting(t *testing.T) {
+	p := newPod(t)
+	r := open(t, p.config(t))
+	check(t, r.Engage())
+	frozen, err := os.Open(r.pinDir)
+	check(t, err)
+	defer frozen.Close()
+	check(t, unix.Flock(int(frozen.Fd()), unix.LOCK_EX))
+	for range 10 { // a busy machine may delay a heartbeat, too
+		began := time.Now()
+		repaired := make(chan error)
+		go func() {
+			_, _, _, err := r.Repair()
+			repaired <- err
+		}()
+		var longest time.Duration
+		for waiting := true; waiting; {
+			before := time.Now()
+			_, err := r.Beat()
+			check(t, err)
+			longest = max(longest, time.Since(before))
+			select {
+			case err := <-repaired:
+				check(t, err)
+				waiting = false
+			default:
+			}
+		}
+		if 2*longest < time.Since(began) {
+			return
+		}
+	}
+	t.Error("heartbeats wait for the pins")
 }

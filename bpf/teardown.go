@@ -27,9 +27,9 @@ func detachForward(log *slog.Logger, others []string) error {
 // it some seconds after Attach, when the lookups that they redirected have ended, and
 // again until none is left.
 func (r *Redirect) RemoveOtherVersions() error {
+	defer lockPins(r.pinDir)()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	defer lockPins(r.pinDir)()
 	others, err := otherVersions(r.pinDir, r.dir)
 	if err != nil {
 		return err

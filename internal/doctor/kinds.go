@@ -118,6 +118,6 @@ func podKinds() []Kind {
 		{"redirect-lost", Fault, "The pod's queries are redirected to nodens's listener on the node, but do not arrive.",
 			"Allow the pod to reach the node on the listener's port; with Cilium policies: toEntities: [host]. See docs/cilium.md."},
 		{"redirect-fallback", Warning, "The redirection programs treat nodens as dead, so the pod's queries go to the fallback, uncached.",
-			"Check that nodens runs and answers (its log, /ready). It stops its heartbeat when its own test lookups fail."},
+			"Check that nodens runs and answers (its log, /ready). It stops its heartbeat when its own test lookups fail, and withdraws when pods do not reach the target."},
 	}
 }

@@ -64,7 +64,7 @@ func pinnedState(p bpf.Pinned) (state string, good bool) {
 	case p.Canary:
 		return state + ", hung: pods use the fallback, " + beat, false
 	}
-	return state + ", no daemon: pods use the fallback", false
+	return state + ", withdrawn or no daemon: pods use the fallback", false
 }
 
 func lastResort(s bpf.Service) string {
