@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -356,6 +358,31 @@ func TestKnownDataPreventsACut(t *testing.T) {
 	s.want(t, "bad.com.default.svc.cluster.local.", dns.TypeA, dns.RcodeNameError)
 	s.awaitMetric(t, "nodens_search_cut_contradictions_total", 1)
 	s.want(t, child, dns.TypeAAAA, dns.RcodeSuccess)
+}
+
+// TestCutsAndDataAreOrdered: the answers for a cut and for a name below it arrive at the
+// same time, since both are asked together. No cut is left.
+func TestCutsAndDataAreOrdered(t *testing.T) {
+	for range 100 {
+		c, err := NewSearchCut([]string{clusterDomain}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var isCut atomic.Bool
+		var below sync.WaitGroup
+		c.judge([]byte("\x03com"), time.Now(), time.Second, func() {
+			below.Go(func() {
+				c.sawBelow([]byte("\x03com"), []byte("\x01a\x03com"), dns.TypeA, time.Now(), time.Minute, func() bool { return isCut.Swap(false) })
+			})
+			for range 10 {
+				runtime.Gosched()
+			}
+			isCut.Store(true)
+		})
+		if below.Wait(); isCut.Load() {
+			t.Fatal("a cut is left above a name that exists")
+		}
+	}
 }
 
 // TestExpiredDataPreventsACut: the upstream denies an ancestor of a name that existed.

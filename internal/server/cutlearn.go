@@ -85,10 +85,11 @@ func (z *boundZone) existing(x *exchange, ttl time.Duration, outer, inner int) {
 		if off < 0 {
 			continue
 		}
-		wasCut := z.Cache.UnmarkCut(cutKey(nil, name[off:]))
+		unmark := func() bool { return z.Cache.UnmarkCut(cutKey(nil, name[off:])) }
 		if off == 0 {
+			unmark()
 			z.Cut.notDenied(name)
-		} else if z.Cut.sawBelow(name[off:], name, qtype, x.srv.clock(), ttl, wasCut) {
+		} else if z.Cut.sawBelow(name[off:], name, qtype, x.srv.clock(), ttl, unmark) {
 			z.contradicted(name[off:], name)
 		}
 	}
@@ -99,11 +100,12 @@ func (z *boundZone) existing(x *exchange, ttl time.Duration, outer, inner int) {
 func (x *exchange) denied(e *cache.Entry, life time.Duration) {
 	z, now := x.zone, x.srv.clock()
 	name, _ := x.question()
-	switch a, v := z.Cut.judge(name, now, life); v {
-	case isCut:
+	a, v := z.Cut.judge(name, now, life, func() {
 		if z.Cache.MarkCut(x.key, e) {
 			z.stats.rest().cutsFound.Add(1)
 		}
+	})
+	switch v {
 	case nowDoubted:
 		z.contradicted(name, a.child)
 	case askChild:
@@ -112,10 +114,12 @@ func (x *exchange) denied(e *cache.Entry, life time.Duration) {
 }
 
 // sawBelow stores that child, a name below the given one, exists. It reports whether it
-// is the first to contradict the cut that name was.
-func (c *SearchCut) sawBelow(name, child []byte, qtype uint16, now time.Time, ttl time.Duration, wasCut bool) bool {
+// is the first to contradict the cut that name was. unmark ends the cut, at once with
+// that: judge cannot make name a cut meanwhile.
+func (c *SearchCut) sawBelow(name, child []byte, qtype uint16, now time.Time, ttl time.Duration, unmark func() bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	wasCut := unmark()
 	a, _ := c.ancestors.Get(string(name))
 	a.denied, a.child, a.qtype, a.until = false, slices.Clone(child), qtype, now.Add(ttl)
 	first := wasCut && a.due.IsZero()
@@ -142,8 +146,9 @@ const (
 	askChild                 // the ancestor is still denied: ask for the name below
 )
 
-// judge judges the denial of name, which resolvers may keep for life.
-func (c *SearchCut) judge(name []byte, now time.Time, life time.Duration) (ancestor, denialVerdict) {
+// judge judges the denial of name, which resolvers may keep for life. It calls mark if
+// name is a cut, see sawBelow.
+func (c *SearchCut) judge(name []byte, now time.Time, life time.Duration, mark func()) (ancestor, denialVerdict) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a, _ := c.ancestors.Get(string(name))
@@ -160,6 +165,8 @@ func (c *SearchCut) judge(name []byte, now time.Time, life time.Duration) (ances
 			v = nowDoubted
 		}
 		a.doubt(now)
+	default:
+		mark()
 	}
 	c.ancestors.Add(string(name), a)
 	return a, v
