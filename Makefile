@@ -3,6 +3,9 @@
 GO ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 FUZZCOUNT ?= 60000x
+# How often a failed test is repeated. The summary still lists the failure.
+RERUNS ?= 0
+GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format pkgname --hide-summary=skipped --rerun-fails=$(RERUNS)
 IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
@@ -40,10 +43,10 @@ generate-check: ## the committed BPF objects match their sources
 	GO=$(GO) ./bpf/check.sh
 
 unit: ## unit tests with the race detector
-	$(GO) test -race $$($(GO) list ./... | grep -v /test)
+	$(GOTESTSUM) --packages "$$($(GO) list ./... | grep -v /test | tr '\n' ' ')" -- -race
 
 lab: ## test with real clients and servers in network namespaces
-	$(GO) test -race -count=1 -timeout 20m ./test/...
+	$(GOTESTSUM) --packages ./test/... -- -race -count=1 -timeout 20m
 
 fuzz: ## run every fuzz target for FUZZCOUNT inputs
 	GO=$(GO) ./test/fuzz.sh $(FUZZCOUNT)
