@@ -209,12 +209,12 @@ func (s *resolver) askCut(z *boundZone, client netip.AddrPort, name []byte, qtyp
 	}
 }
 
-// waitForCut makes j wait if a cut above its name has expired and is in flight again. If
-// it has expired only, waitForCut asks for it, and j must ask for its own name: that is
-// the check of the cut.
+// waitForCut makes j wait, for at most emptyWait, if a cut above its name has expired and
+// is in flight again. If it has expired only, waitForCut asks for it, and j must ask for
+// its own name: that is the check of the cut.
 func (j *job) waitForCut() bool {
 	q, z := &j.q, j.q.zone
-	if z.cutAt != 0 || q.private || q.do || q.cd || q.found == cache.Stale {
+	if z.cutAt != 0 || j.ownName || q.private || q.do || q.cd || q.found == cache.Stale {
 		return false
 	}
 	name := z.Cut.denied(q.lower)
@@ -226,10 +226,17 @@ func (j *job) waitForCut() bool {
 	if s := z.peek(cut.key, j.srv.clock(), nil).State; s == cache.Fresh || s == cache.Failed {
 		return false
 	}
+	w, key, inflight := &cutWait{j: j}, cut.inflightKey(), &j.srv.inflight
+	w.timer = time.AfterFunc(emptyWait, func() {
+		if inflight.leave(key, w, nil) {
+			w.giveUp()
+		}
+	})
 	notInFlight := func(*exchange) error { return errNotInFlight }
-	if _, err := j.srv.inflight.join(cut.inflightKey(), &cutWait{j: j}, q.start, notInFlight); err == nil {
+	if _, err := inflight.join(key, w, q.start, notInFlight); err == nil {
 		return true
 	}
+	w.timer.Stop()
 	j.srv.askCut(z, q.client, name, dns.TypeA, nil)
 	return false
 }
@@ -241,20 +248,26 @@ var errNotInFlight = errors.New("not in flight")
 type cutWait struct {
 	queued int // see waiter.place
 	j      *job
+	timer  *time.Timer // ends the wait
 }
 
 func (w *cutWait) place() *int { return &w.queued }
 
-// deliver answers the job from the cut. If there is none, the job asks for its own name.
-func (w *cutWait) deliver(a answer) {
+// deliver answers the job from the cut, if there is one now.
+func (w *cutWait) deliver(answer) {
+	w.timer.Stop()
 	j := w.j
-	if a.err != nil {
-		j.deliver(a)
-		return
-	}
 	if hit, _ := j.q.zone.below(j.q.key, j.srv.clock(), nil); hit.State == cache.Fresh {
 		j.deliver(answer{entry: hit.Entry, plugin: pluginCache, age: hit.Age, note: cutNote(), cut: true})
 		return
 	}
-	j.miss()
+	w.giveUp()
+}
+
+// giveUp makes the job ask for its own name: there is no answer for the name above, or
+// only a failure, which says nothing about the job's name.
+func (w *cutWait) giveUp() {
+	defer w.j.recoverPanic()
+	w.j.ownName = true
+	w.j.miss()
 }

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -27,10 +29,11 @@ type cluster struct {
 	names map[string][]string // records by name; nil: an empty non-terminal
 	lies  map[string]bool     // names that it denies although they exist
 	asked []string            // NAME TYPE
+	owner string              // of its SOA
 }
 
 func newCluster(names ...string) *cluster {
-	c := &cluster{names: map[string][]string{}, lies: map[string]bool{}}
+	c := &cluster{names: map[string][]string{}, lies: map[string]bool{}, owner: clusterDomain}
 	for _, n := range append(names, clusterDomain, "svc."+clusterDomain, "default.svc."+clusterDomain) {
 		c.names[n] = nil
 	}
@@ -80,7 +83,7 @@ func (c *cluster) answer(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 		}
 	}
 	if len(r.Answer) == 0 {
-		soa, err := dns.NewRR("cluster.local. 5 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 5")
+		soa, err := dns.NewRR(c.owner + " 5 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 5")
 		if err != nil {
 			return nil, err
 		}
@@ -267,25 +270,49 @@ func TestCutIsRefreshed(t *testing.T) {
 	s.wantAsked(t, "d.com.default.svc.cluster.local. A", "com.default.svc.cluster.local. A")
 }
 
+// cutWaits reports whether a query waits for a cut.
+func (s *cutServer) cutWaits() bool {
+	s.inflight.mu.Lock()
+	defer s.inflight.mu.Unlock()
+	for _, x := range s.inflight.byKey {
+		if slices.ContainsFunc(x.waiting, func(w waiter) bool { _, ok := w.(*cutWait); return ok }) {
+			return true
+		}
+	}
+	return false
+}
+
 // TestExpiredCut: of two queries below a cut that has expired, one is asked upstream
 // beside the cut, and the other one waits for the cut.
 func TestExpiredCut(t *testing.T) {
 	s := newCutServer(t, newCluster())
 	s.findCut(t)
+	release := make(chan struct{})
+	free := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(free)
+	s.zone.Sources[0].Source = sourceFunc(func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
+		if m.Question[0].Name == "com.default.svc.cluster.local." {
+			<-release
+		}
+		return s.answer(ctx, m)
+	})
 	s.clock.advance(6 * time.Second)
 	const name = "d.com.default.svc.cluster.local."
+	s.want(t, name, dns.TypeTXT, dns.RcodeNameError)
+	began := time.Now()
 	var both sync.WaitGroup
-	for _, qtype := range []uint16{dns.TypeTXT, dns.TypeAAAA} {
-		both.Go(func() {
-			if r := s.ask(t, "udp", query(name, qtype)); r.Rcode != dns.RcodeNameError {
-				t.Errorf("reply %v", r)
-			}
-		})
-	}
+	var done atomic.Int64
+	both.Go(func() {
+		s.want(t, name, dns.TypeAAAA, dns.RcodeNameError)
+		done.Add(1)
+	})
+	s.await(t, "the second query", func() bool { return s.cutWaits() || done.Load() > 0 })
+	free()
 	both.Wait()
+	inTime := time.Since(began) < emptyWait // else the second query has asked for its own name
 	s.await(t, "the end of exchanges", func() bool { return s.misses.active.Load() == 0 })
-	if asked := s.take(); len(asked) != 2 || asked[0] != "com.default.svc.cluster.local. A" {
-		t.Errorf("the upstream was asked %q", asked)
+	if asked, want := s.take(), []string{"com.default.svc.cluster.local. A", name + " TXT"}; inTime && !slices.Equal(asked, want) {
+		t.Errorf("the upstream was asked %q, want %q", asked, want)
 	}
 
 	// The name above exists now: the one that waits gets its own answer.
@@ -425,16 +452,76 @@ func TestUncachedDenialEndsWaiting(t *testing.T) {
 	})
 	s.clock.advance(6 * time.Second)
 	var all sync.WaitGroup
+	var done atomic.Int64
 	for i := range n {
-		all.Go(func() { s.want(t, fmt.Sprintf("d%d.com.default.svc.cluster.local.", i), dns.TypeA, dns.RcodeNameError) })
+		all.Go(func() {
+			s.want(t, fmt.Sprintf("d%d.com.default.svc.cluster.local.", i), dns.TypeA, dns.RcodeNameError)
+			done.Add(1)
+		})
 	}
-	s.await(t, "the queries", func() bool { return s.misses.active.Load() >= n-1 })
+	s.await(t, "the queries", func() bool { return s.misses.active.Load()+done.Load() >= n })
 	close(release)
 	all.Wait()
 	mu.Lock()
 	defer mu.Unlock()
 	if asked > 4 {
 		t.Errorf("the ancestor was asked for %d times", asked)
+	}
+}
+
+// TestFailedRenewalOfACut: a cut has expired, and the upstream fails to answer for it, or
+// not before the client gives up. The queries that wait for it get their own answers.
+func TestFailedRenewalOfACut(t *testing.T) {
+	for _, failure := range []error{upstream.ErrDown, errors.New("broken"), nil} { // nil: no answer
+		t.Run(fmt.Sprint(failure), func(t *testing.T) {
+			s := newCutServer(t, newCluster())
+			s.findCut(t)
+			release := make(chan struct{})
+			free := sync.OnceFunc(func() { close(release) })
+			t.Cleanup(free)
+			s.zone.Sources[0].Source = sourceFunc(func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
+				if m.Question[0].Name != "com.default.svc.cluster.local." {
+					return s.answer(ctx, m)
+				}
+				<-release
+				return nil, cmp.Or(failure, upstream.ErrDown)
+			})
+			s.clock.advance(6 * time.Second)
+			const n = 5
+			s.want(t, "first.com.default.svc.cluster.local.", dns.TypeA, dns.RcodeNameError)
+			var all sync.WaitGroup
+			var done atomic.Int64
+			for i := range n {
+				all.Go(func() {
+					s.want(t, fmt.Sprintf("d%d.com.default.svc.cluster.local.", i), dns.TypeA, dns.RcodeNameError)
+					done.Add(1)
+				})
+			}
+			if failure != nil {
+				s.await(t, "the queries", func() bool { return s.misses.active.Load()+done.Load() > n })
+				free()
+			}
+			all.Wait()
+		})
+	}
+}
+
+// TestDenialsOfOtherZones: only a denial from a zone at or below the domain is a cut. A
+// public resolver denies names in the cluster domain with the SOA of the root.
+func TestDenialsOfOtherZones(t *testing.T) {
+	for zone, cut := range map[string]bool{".": false, "local.": false, "Cluster.Local.": true, "svc.cluster.local.": true} {
+		t.Run(zone, func(t *testing.T) {
+			c := newCluster()
+			c.owner = zone
+			s := newCutServer(t, c)
+			s.want(t, "prod.svc.cluster.local.", dns.TypeA, dns.RcodeNameError)
+			s.set("web.prod.svc.cluster.local. 5 IN A 10.0.0.9")
+			want := dns.RcodeSuccess
+			if cut {
+				want = dns.RcodeNameError
+			}
+			s.want(t, "web.prod.svc.cluster.local.", dns.TypeA, want)
+		})
 	}
 }
 

@@ -60,7 +60,7 @@ func (x *exchange) learn(e *cache.Entry, r sourced) {
 		x.zone.existing(x, e.TTL(), outer, inner)
 	case e.Rcode() == dns.RcodeNameError && e.TTL() > 0:
 		if (outer == 0 || inner == 0) && bytes.Equal(x.key, cutKey(nil, name)) {
-			x.denied(e, denialLife(r.Msg))
+			x.denied(e, r.Msg)
 		}
 		x.probes = !x.bypass
 	case outer == 0 || inner == 0:
@@ -68,14 +68,18 @@ func (x *exchange) learn(e *cache.Entry, r sourced) {
 	}
 }
 
-// denialLife is how long resolvers may keep the denial m, whatever is left of it now.
-func denialLife(m *dns.Msg) time.Duration {
+// denialLife is how long resolvers may keep m, the denial of a name below a domain,
+// whatever is left of it now. It reports false if m's SOA is not of a zone at or below
+// the domain: a resolver that does not know the domain, and asked the root, knows nothing
+// of the names below.
+func (c *SearchCut) denialLife(m *dns.Msg) (time.Duration, bool) {
 	for _, rr := range m.Ns {
 		if soa, ok := rr.(*dns.SOA); ok {
-			return time.Duration(max(soa.Hdr.Ttl, soa.Minttl)) * time.Second
+			ours := slices.ContainsFunc(c.domains, func(d []byte) bool { return dns.IsSubDomain(dnsname.String(d), soa.Hdr.Name) })
+			return time.Duration(max(soa.Hdr.Ttl, soa.Minttl)) * time.Second, ours
 		}
 	}
-	return 0
+	return 0, false
 }
 
 // existing ends the cuts above x's name, which exists.
@@ -95,11 +99,16 @@ func (z *boundZone) existing(x *exchange, ttl time.Duration, outer, inner int) {
 	}
 }
 
-// denied makes x's name, of which e is the denial, a cut, unless a name below it exists or
-// did so when nodens last asked for it.
-func (x *exchange) denied(e *cache.Entry, life time.Duration) {
+// denied makes x's name, of which m, stored as e, is the denial, a cut, unless a name
+// below it exists or did so when nodens last asked for it.
+func (x *exchange) denied(e *cache.Entry, m *dns.Msg) {
 	z, now := x.zone, x.srv.clock()
 	name, _ := x.question()
+	life, ours := z.Cut.denialLife(m)
+	if !ours {
+		z.Cut.notDenied(name)
+		return
+	}
 	a, v := z.Cut.judge(name, now, life, func() {
 		if z.Cache.MarkCut(x.key, e) {
 			z.stats.rest().cutsFound.Add(1)
@@ -253,8 +262,8 @@ func (c *SearchCut) denied(name []byte) []byte {
 	return nil
 }
 
-// notDenied stores that name itself exists, or that its denial cannot be cached: queries
-// below it must not wait for it.
+// notDenied stores that name itself exists, or that its denial cannot be cached or is not
+// of its zone: queries below it must not wait for it.
 func (c *SearchCut) notDenied(name []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

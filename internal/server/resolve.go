@@ -337,6 +337,7 @@ type job struct {
 	timer   *time.Timer  // ends the wait early; not nil: the job is not reused
 	sibling *siblingWait // nil: it waits for its own answer
 	queued  int          // see waiter.place
+	ownName bool         // it does not wait for a cut (again)
 
 	sock    *udpSocket
 	sa      unix.RawSockaddrInet6
@@ -409,7 +410,7 @@ func (j *job) finish(reply []byte, o outcome) {
 		j.out = nil
 	}
 	if inner == nil && j.timer == nil && j.conn == nil { // else the timer or the connection may still read j
-		j.sock, j.sibling, j.q.zone = nil, nil, nil
+		j.sock, j.sibling, j.q.zone, j.ownName = nil, nil, nil, false
 		s.jobs.Put(j)
 	}
 }
