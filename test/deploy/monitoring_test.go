@@ -108,6 +108,7 @@ func TestAlerts(t *testing.T) {
 		"NodensAllUpstreamsDown": {`nodens_upstream_healthy`: 0, `coredns_forward_healthcheck_broken_total`: 100},
 		"NodensServfail":         {`coredns_dns_responses_total{rcode="SERVFAIL",zone=".",plugin="forward"}`: 1e4},
 		"NodensSlow":             {`coredns_dns_request_duration_seconds_bucket{zone=".",le="+Inf"}`: 1e6},
+		"NodensSearchCutOff":     {`nodens_search_cut_off{zone="cluster.local."}`: 1},
 		"NodensTooManyMisses":    {`nodens_server_miss_limited_total`: 10},
 		"NodensLimitLowered":     {`nodens_limit_clamped{limit="max_misses"}`: 1},
 		"NodensCacheTooSmall":    {`nodens_cache_bytes`: 1 << 40, `coredns_cache_evictions_total{type="success",zones="."}`: 1e6},

@@ -51,6 +51,9 @@ first zone by name also gets the directives of the process. */ -}}
     {{- with .serve_stale }}{{ $lines = append $lines (printf "serve_stale %s" (kindIs "string" . | ternary (toString .) "") | trim) }}{{ end }}
     cache{{ with .parameters }} {{ . }}{{ end }}{{ include "nodens.options" $lines }}
 {{- end }}
+{{- if hasKey $p "search_cut" }}
+    search_cut{{ if not $p.search_cut }} off{{ end }}
+{{- end }}
 {{- with $p.forward }}
     {{- $lines := list }}
     {{- range $k := list "force_tcp" "prefer_udp" }}
