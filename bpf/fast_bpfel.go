@@ -76,6 +76,8 @@ const (
 	fastLimitsFAST_WAYS     fastLimits = 8
 	fastLimitsLEASE_WAYS    fastLimits = 4
 	fastLimitsLEASE_BUCKETS fastLimits = 512
+	fastLimitsFAST_NOTES    fastLimits = 1024
+	fastLimitsNOTE_SHIFT    fastLimits = 28
 	fastLimitsFAST_ZONES    fastLimits = 64
 	fastLimitsFAST_TYPES    fastLimits = 20
 	fastLimitsSMALL_NAME    fastLimits = 56
@@ -134,6 +136,7 @@ const (
 	fastMapControl       = "control"
 	fastMapLargeCells    = "large_cells"
 	fastMapLeases        = "leases"
+	fastMapNotes         = "notes"
 	fastMapPassed        = "passed"
 	fastMapScratches     = "scratches"
 	fastMapSmallCells    = "small_cells"
@@ -198,6 +201,7 @@ type fastMapSpecs struct {
 	Control    *ebpf.MapSpec `ebpf:"control"`
 	LargeCells *ebpf.MapSpec `ebpf:"large_cells"`
 	Leases     *ebpf.MapSpec `ebpf:"leases"`
+	Notes      *ebpf.MapSpec `ebpf:"notes"`
 	Passed     *ebpf.MapSpec `ebpf:"passed"`
 	Scratches  *ebpf.MapSpec `ebpf:"scratches"`
 	SmallCells *ebpf.MapSpec `ebpf:"small_cells"`
@@ -238,6 +242,7 @@ type fastMaps struct {
 	Control    *ebpf.Map `ebpf:"control"`
 	LargeCells *ebpf.Map `ebpf:"large_cells"`
 	Leases     *ebpf.Map `ebpf:"leases"`
+	Notes      *ebpf.Map `ebpf:"notes"`
 	Passed     *ebpf.Map `ebpf:"passed"`
 	Scratches  *ebpf.Map `ebpf:"scratches"`
 	SmallCells *ebpf.Map `ebpf:"small_cells"`
@@ -250,6 +255,7 @@ func (m *fastMaps) Close() error {
 		m.Control,
 		m.LargeCells,
 		m.Leases,
+		m.Notes,
 		m.Passed,
 		m.Scratches,
 		m.SmallCells,

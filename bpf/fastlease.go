@@ -7,16 +7,17 @@ import (
 	"time"
 )
 
-// LeaseTable holds the clients that the program answers. A lease is for an address
-// on one interface, so a forged address gains nothing: replies go to the interface
-// that sent the query. The methods are safe for concurrent use and make no system
+// LeaseTable holds the clients that the program answers, and the queries that it has
+// passed lately. A lease is for an address on one interface: replies go to the
+// interface that sent the query. The methods are safe for concurrent use and make no system
 // call.
 type LeaseTable struct {
 	seed  uint64
 	clock fastClock
 
 	mu      sync.Mutex
-	buckets []fastLeaseBucket // shared with the kernel
+	buckets []fastLeaseBucket // shared with the kernel, and so are the notes
+	notes   []uint64          // written by the kernel only; see note in fastpath.bpf.c
 }
 
 // Lease lets the program answer the client on the interface for the given time from
@@ -38,6 +39,21 @@ func (t *LeaseTable) Lease(ifindex int, client netip.Addr, d time.Duration) {
 		}
 	}
 	way.set(uint32(ifindex), addr, uint64(now+int64(d)))
+}
+
+// PassedOn returns the interface on which the program has passed a query of the client
+// with the ID within the last quarter of a second, 0 if it knows none.
+func (t *LeaseTable) PassedOn(client netip.AddrPort, id uint16) (ifindex int) {
+	addr := words(client.Addr())
+	h := mix(mix(t.seed, pair(addr[0], addr[1])), pair(addr[2], addr[3]))
+	h = mix(h, uint64(networkPort(client.Port()))|uint64(networkPort(id))<<16)
+	for now, ago := uint64(t.clock.now())>>fastLimitsNOTE_SHIFT, uint64(0); ago < 2; ago++ {
+		h := mix(h, now-ago)
+		if n := atomic.LoadUint64(&t.notes[h%uint64(len(t.notes))]); n>>32 == h>>32 {
+			return int(uint32(n))
+		}
+	}
+	return 0
 }
 
 // RevokeInterface ends the leases of an interface.

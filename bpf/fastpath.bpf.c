@@ -27,6 +27,7 @@ const volatile __u8 weakly_ordered = 0; /* the CPU may reorder loads */
 
 ARRAY(control, struct settings, 1);
 ARRAY(leases, struct lease_bucket, LEASE_BUCKETS);
+ARRAY(notes, __u64, FAST_NOTES);
 ARRAY(buckets, struct bucket, 1);    /* the loader sets the number */
 ARRAY(small_cells, struct small_cell, 1);       /* likewise */
 ARRAY(large_cells, struct large_cell, 1);       /* likewise */
@@ -71,6 +72,8 @@ struct scratch {
 	__u8 head[80];	/* the packet up to the question */
 	__u32 client[4];
 	__u32 ifindex;
+	__u32 nonce; /* port and ID of the query, network byte order */
+	__u64 now;
 	/* The OPT record; opt_len 0: there is none. */
 	__u32 opt_len;
 	__u32 opt_size;
@@ -407,6 +410,28 @@ static __always_inline void count_answer(struct scratch *s, int v6, __u32 query,
 	st->reply_bytes += reply;
 }
 
+/* Notes for the daemon on which interface a query was passed: the tag of its client,
+ * port, ID and time in the upper half, the interface in the lower half. */
+__attribute__((noinline)) int note(void)
+{
+	struct scratch *s = scratch();
+	__u64 h = hash_seed;
+	__u64 *n;
+	__u32 i;
+
+	if (!s)
+		return 0;
+	h = mix(h, get64(&s->client[0]));
+	h = mix(h, get64(&s->client[2]));
+	h = mix(h, s->nonce);
+	h = mix(h, s->now >> NOTE_SHIFT);
+	i = h % FAST_NOTES;
+	n = bpf_map_lookup_elem(&notes, &i);
+	if (n)
+		*(volatile __u64 *)n = (h >> 32) << 32 | s->ifindex;
+	return 0;
+}
+
 static __always_inline int pass(enum pass_reason why)
 {
 	__u32 key = why;
@@ -414,6 +439,7 @@ static __always_inline int pass(enum pass_reason why)
 
 	if (n)
 		(*n)++;
+	note();
 	return TCX_NEXT;
 }
 
@@ -595,6 +621,8 @@ static __always_inline int answer(struct __sk_buff *skb, struct scratch *s, cons
 		return TCX_NEXT;
 	read_addresses(s, v6);
 	s->ifindex = skb->ifindex;
+	s->now = now;
+	s->nonce = get16(s->head + udp) | (__u32)get16(s->head + dns) << 16;
 	s->key.port = port;
 	if (!leased(now))
 		return pass(PASS_NO_LEASE);

@@ -94,7 +94,7 @@ func (f *Fastpath) open(cfg FastpathConfig) error {
 	if err := errors.Join(
 		mapArray(f, f.objs.Control, &settings), mapArray(f, f.objs.Buckets, &t.buckets),
 		mapArray(f, f.objs.SmallCells, &t.small.cells), mapArray(f, f.objs.LargeCells, &t.large.cells),
-		mapArray(f, f.objs.Leases, &l.buckets),
+		mapArray(f, f.objs.Leases, &l.buckets), mapArray(f, f.objs.Notes, &l.notes),
 	); err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ enum limits {
 	FAST_WAYS = 8,	 /* cells that share a bucket */
 	LEASE_WAYS = 4,	 /* leases that share a bucket */
 	LEASE_BUCKETS = 512,
+	FAST_NOTES = 1024, /* queries that were passed lately */
+	NOTE_SHIFT = 28, /* ns of a note's time are shifted by this: 268 ms */
 	FAST_ZONES = 64, /* sets of counters */
 	FAST_TYPES = 20, /* counted types of queries, with "other" */
 	SMALL_NAME = 56, /* bytes */

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-
-	"github.com/nodens-dns/nodens/bpf"
 )
 
 // client is an address and the interface on which its queries arrive at the
@@ -19,8 +17,9 @@ type client struct {
 
 // lease says when to look at a client again.
 type lease struct {
-	veth int       // 0: the kernel may not answer the client
-	next time.Time // renew or find out again
+	veth  int       // 0: the kernel may not answer the client
+	next  time.Time // renew or find out again
+	found time.Time // when a client was found behind a bridge
 }
 
 // clients are those that the daemon's sockets have heard. It is safe for concurrent
@@ -37,6 +36,8 @@ const (
 	maxClients = 4096
 	// again is the time after which an address behind a bridge is looked up again.
 	again = time.Second
+	// stay is the time for which a client is taken to be behind a port of a bridge.
+	stay = time.Minute
 )
 
 func (c *clients) init() {
@@ -47,27 +48,46 @@ func (c *clients) init() {
 // Heard implements server.Fastpath. The kernel answers a client only while the
 // daemon's sockets go on hearing it: a policy of the CNI that drops the client's
 // queries has effect when the lease ends, and so has a daemon that hangs.
-func (c *Controller) Heard(addr netip.Addr, arrival int) bool {
+//
+// A pod on a bridge may send with another pod's address, and obtain a lease for that
+// pod although a policy forbids it its queries. So a client on a bridge gets a lease
+// only for a query that the program has seen on the client's own port.
+func (c *Controller) Heard(addr netip.AddrPort, id uint16, arrival int) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.kernel != nil && c.clients.heard(c.kernel, client{addr, arrival}, c.plan.Lease, time.Now())
+	if c.kernel == nil {
+		return false
+	}
+	return c.clients.heard(c.kernel, client{addr.Addr(), arrival}, c.plan.Lease, time.Now(),
+		func() int { return c.kernel.PassedOn(addr, id) })
 }
 
-func (c *clients) heard(kernel *bpf.Fastpath, from client, d time.Duration, now time.Time) bool {
+// leaser is the part of bpf.Fastpath that gives leases.
+type leaser interface {
+	Lease(ifindex int, client netip.Addr, d time.Duration)
+}
+
+// heard gives or renews a lease. passedOn returns the interface on which the program has
+// passed the query.
+func (c *clients) heard(kernel leaser, from client, d time.Duration, now time.Time, passedOn func() int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l, known := c.known.Get(from)
 	switch {
 	case known && now.Before(l.next):
-	case known && l.veth != 0 || c.attached[from.arrival]:
-		if l.veth == 0 {
-			l.veth = from.arrival
-		}
+	case c.attached[from.arrival]:
+		l.veth, l.next = from.arrival, now.Add(d/2)
 		kernel.Lease(l.veth, from.addr, d)
-		l.next = now.Add(d / 2)
 		c.known.Add(from, l)
+	case known && l.veth != 0 && now.Before(l.found.Add(stay)):
+		if passedOn() == l.veth {
+			kernel.Lease(l.veth, from.addr, d)
+			l.next = now.Add(d / 2)
+			c.known.Add(from, l)
+		}
 	case c.bridges[from.arrival]:
-		c.known.Add(from, lease{next: now.Add(again)})
+		l = lease{next: now.Add(again)}
+		c.known.Add(from, l)
 		select {
 		case c.unknown <- from:
 		default: // a later query asks again
@@ -81,7 +101,7 @@ func (c *clients) found(from client, veth int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.attached[veth] {
-		c.known.Add(from, lease{veth: veth})
+		c.known.Add(from, lease{veth: veth, found: time.Now()})
 	}
 }
 

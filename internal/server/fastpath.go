@@ -15,9 +15,9 @@ type Fastpath interface {
 	// and returns its number. Once it has returned, no query gets an answer of an
 	// earlier generation.
 	Listen(addrs []netip.AddrPort) uint32
-	// Heard says that a query of client arrived on an interface and was answered. It
-	// reports whether the kernel may answer the next ones.
-	Heard(client netip.Addr, arrival int) bool
+	// Heard says that a query of client with an ID arrived on an interface and was
+	// answered. It reports whether the kernel may answer the next ones.
+	Heard(client netip.AddrPort, id uint16, arrival int) bool
 	// Put lets the kernel answer with a. It reports whether the kernel does.
 	Put(a KernelAnswer) bool
 	// Counts returns what the kernel has counted for a zone since the start.
@@ -74,7 +74,7 @@ type promotion struct {
 // an interface and was answered, unless replies depend on more than the question.
 func (p *promotion) promote(arrival int) {
 	z := p.q.zone
-	if z == nil || !p.q.plain || !p.lis.fast.Heard(p.q.client.Addr(), arrival) {
+	if z == nil || !p.q.plain || !p.lis.fast.Heard(p.q.client, p.q.id, arrival) {
 		return
 	}
 	z.Cache.Promote(p.q.key, p.q.start, &p.q.memory.answer, p)

@@ -58,16 +58,23 @@ func (n *node) addRouted(t testing.TB, i int) *lab.Netns {
 // fd00:2::5.
 func (n *node) addBridged(t testing.TB) *lab.Netns {
 	t.Helper()
-	pod := lab.NewNetns(t, "bridged")
 	n.Inside(t, func() error {
 		a := netlink.NewLinkAttrs()
 		a.Name, a.HardwareAddr = "cni0", net.HardwareAddr{2, 0, 0, 0, 0, 9}
 		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: a})
 	})
 	n.SetLink(t, "cni0", true)
-	n.Join(t, "veth1", nil, pod, "eth0", []string{"10.2.0.5/24", "fd00:2::5/64"})
+	n.AddAddrs(t, "cni0", "10.2.0.1/24", "fd00:2::1/64")
+	return n.addPort(t, "bridged", "veth1", "10.2.0.5/24", "fd00:2::5/64")
+}
+
+// addPort adds a pod with a veth that is a port of the bridge.
+func (n *node) addPort(t testing.TB, name, veth string, addrs ...string) *lab.Netns {
+	t.Helper()
+	pod := lab.NewNetns(t, name)
+	n.Join(t, veth, nil, pod, "eth0", addrs)
 	n.Inside(t, func() error {
-		port, err := netlink.LinkByName("veth1")
+		port, err := netlink.LinkByName(veth)
 		if err != nil {
 			return err
 		}
@@ -77,7 +84,6 @@ func (n *node) addBridged(t testing.TB) *lab.Netns {
 		}
 		return netlink.LinkSetMaster(port, bridge)
 	})
-	n.AddAddrs(t, "cni0", "10.2.0.1/24", "fd00:2::1/64")
 	pod.AddRoute(t, "0.0.0.0/0", "10.2.0.1")
 	pod.AddRoute(t, "::/0", "fd00:2::1")
 	return pod

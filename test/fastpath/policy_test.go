@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"errors"
 	"net"
 	"os/exec"
 	"strings"
@@ -106,26 +107,7 @@ func TestTransparentProxy(t *testing.T) {
 	n.start(t, 2, "fastpath on")
 	n.warm(t, n.bridged, vip4+":53", "name.example.")
 	leases, _ := n.Scrape(t, metrics).Sum("nodens_kernel_leases")
-	var c *net.UDPConn
-	n.Inside(t, func() error {
-		d := net.Dialer{
-			LocalAddr: &net.UDPAddr{IP: net.ParseIP("10.1.1.5"), Port: 4000},
-			Control: func(_, _ string, raw syscall.RawConn) error {
-				var err error
-				cerr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1) })
-				if err == nil {
-					err = cerr
-				}
-				return err
-			},
-		}
-		conn, err := d.Dial("udp", vip4+":53")
-		if err == nil {
-			c = conn.(*net.UDPConn)
-		}
-		return err
-	})
-	defer c.Close()
+	c := dialFrom(t, n.Netns, "10.1.1.5")
 	wire, _ := lab.Query("name.example.", dns.TypeA).Pack()
 	for range 5 { // the replies go to the pod
 		if _, err := c.Write(wire); err != nil {
@@ -137,6 +119,95 @@ func TestTransparentProxy(t *testing.T) {
 	if now, _ := n.Scrape(t, metrics).Sum("nodens_kernel_leases"); now > leases {
 		t.Errorf("%v leases, %v before a proxy forwarded queries of another pod", now, leases)
 	}
+}
+
+// dialFrom returns a socket that sends to the daemon with an address that is not the
+// namespace's.
+func dialFrom(t *testing.T, n *lab.Netns, addr string) (c net.Conn) {
+	t.Helper()
+	n.Inside(t, func() error {
+		d := net.Dialer{
+			LocalAddr: &net.UDPAddr{IP: net.ParseIP(addr), Port: 4000},
+			Control: func(_, _ string, raw syscall.RawConn) error {
+				var err error
+				cerr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1) })
+				return errors.Join(err, cerr)
+			},
+		}
+		var err error
+		c, err = d.Dial("udp", vip4+":53")
+		return err
+	})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// setNeighbour sets the MAC address of a neighbour for good.
+func setNeighbour(t *testing.T, n *lab.Netns, device, addr string, mac net.HardwareAddr) {
+	t.Helper()
+	n.Inside(t, func() error {
+		l, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		return netlink.NeighSet(&netlink.Neigh{
+			LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: net.ParseIP(addr), HardwareAddr: mac,
+		})
+	})
+}
+
+// macOf returns the MAC address of a device.
+func macOf(t *testing.T, n *lab.Netns, device string) (mac net.HardwareAddr) {
+	t.Helper()
+	n.Inside(t, func() error {
+		l, err := netlink.LinkByName(device)
+		if err == nil {
+			mac = l.Attrs().HardwareAddr
+		}
+		return err
+	})
+	return mac
+}
+
+// TestForgedAddress: a pod on a bridge sends queries with the address of another one,
+// whose queries a policy drops. They obtain no lease for that pod.
+func TestForgedAddress(t *testing.T) {
+	n := newNode(t, fixed)
+	forger := n.addPort(t, "forger", "veth2", "10.2.0.6/24", "fd00:2::6/64")
+	n.start(t, 3, "fastpath on {", "lease 1s", "}")
+	n.warm(t, n.bridged, vip4+":53", "name.example.")
+	// The policy drops ARP, too.
+	setNeighbour(t, n.bridged, "eth0", "10.2.0.1", macOf(t, n.Netns, "cni0"))
+	setNeighbour(t, n.Netns, "cni0", "10.2.0.5", macOf(t, n.bridged, "eth0"))
+	n.attach(t, "veth1", drops(t), ebpf.AttachTCXIngress)
+	c := dialFrom(t, forger, "10.2.0.5")
+	wire, _ := lab.Query("name.example.", dns.TypeA).Pack()
+	stop := make(chan struct{})
+	var forging sync.WaitGroup
+	forging.Go(func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				_, _ = c.Write(wire)
+			}
+		}
+	})
+	silent(t, n.bridged, "name.example.")
+	before, _ := n.Scrape(t, metrics).Sum("coredns_dns_requests_total")
+	for late := time.Now().Add(time.Minute); ; {
+		if now, _ := n.Scrape(t, metrics).Sum("coredns_dns_requests_total"); now > before {
+			break
+		}
+		if time.Now().After(late) {
+			t.Fatal("the daemon does not hear the forged queries")
+		}
+	}
+	close(stop)
+	forging.Wait()
 }
 
 // TestStoppedDaemon: while the daemon hangs, the kernel answers until leases end. It
