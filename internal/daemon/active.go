@@ -41,6 +41,9 @@ type activeConfig struct {
 // in use.
 func (c *activeConfig) use(ctx context.Context, cfg source) error {
 	a, err := c.builder.build(cfg)
+	if err == nil {
+		err = c.fast.Check(a.fast)
+	}
 	if err != nil {
 		c.retain()
 		return err

@@ -107,9 +107,9 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 		return nil, err
 	}
 	reloads := make(reloadRequests, 1)
-	fast := fastpath.New(b.log, b.registry, limits.cache/2)
+	fast := fastpath.New(b.log, b.registry, limits.cache/2, o.planFastpath(cfg))
 	store, memory := newCache(o.Root, limits, cache.Options{
-		Bytes: limits.cache - fast.Reserve(o.planFastpath(cfg)), Now: now, Kernel: fast,
+		Bytes: limits.cache - fast.Reserved(), Now: now, Kernel: fast,
 	}, b.log)
 	live := newLiveness(o.Supervisor, probeAny(srv), b.log)
 	redir := newRedirector(b, srv, host, limits.workers, identity, reloads, live)

@@ -56,6 +56,7 @@ type Controller struct {
 	clients clients
 	counts  totals
 	most    int64 // bytes of the kernel's tables
+	taken   int64 // bytes of the cache's memory that the tables have
 	plan    Plan
 	links   *linkFollower // nil: not open
 
@@ -64,9 +65,13 @@ type Controller struct {
 }
 
 // New returns a Controller without a plan. Its metrics are registered. The tables of
-// the kernel may use most bytes.
-func New(log *slog.Logger, reg prometheus.Registerer, most int64) *Controller {
+// the kernel may use most bytes. Those of the first plan, and of later ones that are
+// not larger, have the memory that Reserved returns.
+func New(log *slog.Logger, reg prometheus.Registerer, most int64, first Plan) *Controller {
 	c := &Controller{log: log, most: most, plan: Plan{Mode: config.FastpathOff}}
+	if n := first.bytes(); first.Wanted() && n <= most {
+		c.taken = n
+	}
 	c.clients.init()
 	reg.MustRegister(newCollector(c))
 	return c
@@ -106,13 +111,18 @@ func (c *Controller) unavailable(err error) {
 // Plan returns the plan of the last Open.
 func (c *Controller) Plan() Plan { return c.plan }
 
-// Reserve returns the bytes that the tables of plan take from the memory of the
-// cache.
-func (c *Controller) Reserve(plan Plan) int64 {
-	if !plan.Wanted() || plan.bytes() > c.most {
-		return 0
+// Reserved returns the bytes that the tables take from the memory of the cache.
+func (c *Controller) Reserved() int64 { return c.taken }
+
+// Check returns an error if the process has no memory for the tables of plan because
+// it started with a smaller plan, or with none. Then it has no file descriptors for the
+// program either.
+func (c *Controller) Check(plan Plan) error {
+	if n := plan.bytes(); plan.Wanted() && n > c.taken && n <= c.most { // see Open for more
+		return fmt.Errorf("fastpath: %d entries need %d KiB, and nodens took %d KiB of the cache's memory for them at its start: restart nodens",
+			plan.Entries, n>>10, c.taken>>10)
 	}
-	return plan.bytes()
+	return nil
 }
 
 // Active reports whether the program is loaded.
