@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/internal/redirect"
@@ -37,16 +39,31 @@ func newOptOut(p Plan) (allowed func(netns int) bool, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if pid == 0 {
-			continue // no container yet
-		}
-		id, err := netlink.GetNetNsIdByPid(pid)
+		id, known, err := netnsOf(pid)
 		if err != nil {
-			return nil, fmt.Errorf("network namespace of process %d: %w", pid, err)
+			return nil, err
 		}
-		ids[id] = !out
+		if known {
+			ids[id] = !out
+		}
 	}
 	return func(netns int) bool { return ids[netns] }, nil
+}
+
+// netnsOf returns the number of a process's network namespace. It is unknown if the
+// process has ended, and for 0.
+func netnsOf(pid int) (id int, known bool, err error) {
+	if pid == 0 {
+		return 0, false, nil // no container yet
+	}
+	id, err = netlink.GetNetNsIdByPid(pid)
+	if errors.Is(err, unix.ESRCH) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, fmt.Errorf("network namespace of process %d: %w", pid, err)
+	}
+	return id, true, nil
 }
 
 // firstPID returns a process of a cgroup or one below it, 0 if there is none.
@@ -71,7 +88,7 @@ func firstPID(cgroup string) (pid int, err error) {
 
 // ignoreGone ignores that a cgroup has been removed.
 func ignoreGone(err error) error {
-	if os.IsNotExist(err) || err == nil {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) { // ENODEV: it was open
 		return nil
 	}
 	return err
