@@ -20,6 +20,9 @@ import (
 // network for about 16 ms each.
 const attachPause = 200 * time.Millisecond
 
+// pollInterval is the time between two looks without events from the kernel.
+const pollInterval = 10 * time.Second
+
 // MaxInterfaces is the number of interfaces that get the program.
 const MaxInterfaces = 512
 
@@ -28,12 +31,12 @@ type linkFollower struct {
 	*Controller
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	failed map[int]bool // interfaces to which the program cannot be attached
-	reason string       // of the last failure that was logged
+	failed retries
+	reason string // of the last failure that was logged
 }
 
 func newLinkFollower(c *Controller) *linkFollower {
-	return &linkFollower{Controller: c, failed: make(map[int]bool)}
+	return &linkFollower{Controller: c, failed: make(retries)}
 }
 
 func (f *linkFollower) start(ctx context.Context) {
@@ -50,7 +53,6 @@ func (f *linkFollower) stop() {
 
 // follow attaches until ctx is done.
 func (f *linkFollower) follow(ctx context.Context) {
-	const interval = 10 * time.Second // without events from the kernel
 	changed := make(chan struct{}, 1)
 	f.wg.Go(func() {
 		err := netsetup.FollowLinks(ctx.Done(), func() {
@@ -60,10 +62,10 @@ func (f *linkFollower) follow(ctx context.Context) {
 			}
 		})
 		if err != nil {
-			f.log.Warn("cannot watch interfaces: nodens checks at intervals", "interval", interval, "error", err)
+			f.log.Warn("cannot watch interfaces: nodens checks at intervals", "interval", pollInterval, "error", err)
 		}
 	})
-	tick := time.NewTicker(interval)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		if f.update() { // one more to attach
@@ -91,7 +93,7 @@ func (f *linkFollower) update() (more bool) {
 		f.fail(fmt.Errorf("find pods' interfaces: %w", err))
 		return false
 	}
-	attached := make(map[int]bool)
+	attached, now := make(map[int]bool), time.Now()
 	for _, i := range f.kernel.Attached() {
 		if _, ok := wanted[i]; ok {
 			attached[i] = true
@@ -101,9 +103,9 @@ func (f *linkFollower) update() (more bool) {
 			f.fail(err)
 		}
 	}
-	maps.DeleteFunc(f.failed, func(i int, _ bool) bool { _, ok := wanted[i]; return !ok })
+	f.failed.keep(wanted)
 	for _, i := range slices.Sorted(maps.Keys(wanted)) {
-		if attached[i] || f.failed[i] {
+		if attached[i] || !f.failed.due(i, now) {
 			continue
 		}
 		if len(attached) == MaxInterfaces {
@@ -111,10 +113,11 @@ func (f *linkFollower) update() (more bool) {
 			break
 		}
 		if err := f.kernel.Attach(i); err != nil {
-			f.failed[i] = true
+			f.failed.add(i, now)
 			f.fail(err)
 			return true
 		}
+		delete(f.failed, i)
 		attached[i], more = true, true
 		break
 	}
