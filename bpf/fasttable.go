@@ -98,6 +98,9 @@ func (t *AnswerTable) Listen(addrs []netip.AddrPort) uint32 {
 // Put lets the program answer with a. It reports false if the answer does not fit,
 // its generation has ended, or the table has no room for it.
 func (t *AnswerTable) Put(a *Answer) bool {
+	if t.holds(a) {
+		return true
+	}
 	e, ok := t.encode(a)
 	if !ok {
 		return false
@@ -108,11 +111,11 @@ func (t *AnswerTable) Put(a *Answer) bool {
 		return false
 	}
 	hash := e.hash(t.seed)
-	way, number := t.find(hash)
+	way, number, same := t.find(e, hash)
+	if same {
+		return true
+	}
 	if way != nil {
-		if t.head(number).Key == e.Head.Key && t.name(number) == e.Name {
-			return true
-		}
 		t.remove(way) // equal tags: the program could not tell which cell to read
 	}
 	number, ok = t.store(e, hash)
@@ -122,6 +125,20 @@ func (t *AnswerTable) Put(a *Answer) bool {
 	atomic.StoreUint64(t.freeWay(hash), (hash>>32|1)<<32|uint64(number))
 	t.entries++
 	return true
+}
+
+// holds reports whether the program may answer a's question. It allocates nothing: most
+// answers that are put are there.
+func (t *AnswerTable) holds(a *Answer) bool {
+	var e encoded
+	if !e.setQuestion(a.Question) {
+		return false
+	}
+	e.setListener(a.Listener)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, _, same := t.find(&e, e.hash(t.seed))
+	return same && a.Generation == t.settings.Generation
 }
 
 // Withdraw removes the answers of a question, a key of the cache, on all addresses.
@@ -154,15 +171,21 @@ func (t *AnswerTable) each(question []byte, f func(way *uint64, number uint32)) 
 	defer t.mu.Unlock()
 	for _, l := range t.listeners {
 		e.setListener(l)
-		way, number := t.find(e.hash(t.seed))
-		if way != nil && t.head(number).Key == e.Head.Key && t.name(number) == e.Name {
+		if way, number, same := t.find(&e, e.hash(t.seed)); same {
 			f(way, number)
 		}
 	}
 }
 
-// find returns the way that has the tag of hash, and the number of its cell.
-func (t *AnswerTable) find(hash uint64) (*uint64, uint32) {
+// find returns the way that has the tag of hash, the hash of e, the number of its
+// cell, and whether the cell has the key of e.
+func (t *AnswerTable) find(e *encoded, hash uint64) (way *uint64, number uint32, same bool) {
+	way, number = t.wayOf(hash)
+	return way, number, way != nil && t.head(number).Key == e.Head.Key && t.name(number) == e.Name
+}
+
+// wayOf returns the way that has the tag of hash, and the number of its cell.
+func (t *AnswerTable) wayOf(hash uint64) (*uint64, uint32) {
 	b := t.bucket(hash)
 	for i := range b.Ways {
 		if w := b.Ways[i]; w>>32 == hash>>32|1 {
@@ -295,7 +318,7 @@ func (c *cells[T]) take(t *AnswerTable, flag uint32) (uint32, bool) {
 			atomic.StoreUint32(&h.Hits, h.Hits/2)
 			continue
 		}
-		if way, have := t.find(c.hashes[c.hand]); way != nil && have == number {
+		if way, have := t.wayOf(c.hashes[c.hand]); way != nil && have == number {
 			t.remove(way)
 		}
 	}
