@@ -182,7 +182,10 @@ func TestInContainer(t *testing.T) {
 	inside := append([]string{"nsenter", "--target", first, "--mount", "--pid"}, contain...)
 	r := report(t, lab.Command{Netns: w.node, Args: append(inside, nodens.Path(t), "doctor", "-o", "json")})
 	w.expect(t, r)
-	if len(r.Unexamined) > 0 || !hasFact(r, "node", localAddr+" is answered by nodens ") || !hasFact(r, "node", "no process of a pod is visible") {
+	// Other tests may have pods just now: doctor sees their cgroups, but no processes.
+	hidden := len(r.Unexamined) == 1 && strings.Contains(r.Unexamined[0], "processes are not visible from here")
+	none := len(r.Unexamined) == 0 && hasFact(r, "node", "no pod was examined")
+	if !hasFact(r, "node", localAddr+" is answered by nodens ") || !hidden && !none {
 		t.Errorf("not examined %q, facts %+v", r.Unexamined, r.Facts)
 	}
 }
