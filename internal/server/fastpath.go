@@ -154,12 +154,24 @@ func (m *Metrics) countKernel(z *zoneStats, fast Fastpath) int {
 	defer m.mu.Unlock()
 	if z.kernel.fast == nil {
 		if m.kernelZones == KernelZones {
+			m.kernelFull = true
 			return -1
 		}
 		z.kernel = kernelCounter{fast: fast, zone: m.kernelZones}
 		m.kernelZones++
 	}
 	return z.kernel.zone
+}
+
+// warnKernelZones logs once that the kernel does not answer some zones for lack of
+// counters. Those of zones that are no longer served stay taken.
+func (s *Server) warnKernelZones() {
+	s.metrics.mu.Lock()
+	defer s.metrics.mu.Unlock()
+	if s.metrics.kernelFull && !s.kernelWarned {
+		s.kernelWarned = true
+		s.log.Warn("the kernel has no counters for more zones: nodens answers the others itself until it is restarted", "limit", KernelZones)
+	}
 }
 
 // fastpathOf returns the Fastpath of the bindings, nil if none has one, and the

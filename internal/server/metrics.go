@@ -30,6 +30,7 @@ type Metrics struct {
 	mu          sync.Mutex
 	zones       map[[2]string]*zoneStats // by server and zone label; never removed
 	kernelZones int                      // of them have a number in the kernel
+	kernelFull  bool                     // others got none
 	descs       *descs
 }
 

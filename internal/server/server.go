@@ -114,9 +114,10 @@ type Server struct {
 	tcpUnread    atomic.Int64                   // bytes, see TCPLimits.Unread
 	tcpListeners atomic.Pointer[[]*tcpListener] // those in listeners
 
-	mu        sync.Mutex // serialises Apply and Shutdown
-	listeners map[netip.AddrPort]*listener
-	retiring  sync.WaitGroup
+	mu           sync.Mutex // serialises Apply and Shutdown
+	listeners    map[netip.AddrPort]*listener
+	kernelWarned bool
+	retiring     sync.WaitGroup
 }
 
 // resolver answers the queries of all listeners.
@@ -197,6 +198,7 @@ func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 		t.tcp = b.TCP.over(s.tcp)
 		tables[b.Addr] = t
 	}
+	s.warnKernelZones()
 	opened, err := s.openMissing(ctx, bindings)
 	if err != nil {
 		return err
