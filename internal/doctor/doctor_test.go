@@ -316,3 +316,11 @@ func TestResolvConfOfAPod(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 }
+
+func TestKernelAnswers(t *testing.T) {
+	e := &examination{notes: new(notes), Config: Config{KernelAnswers: func(context.Context) []string { return []string{"cali1: no lease"} }}}
+	e.examineKernelAnswers(t.Context())
+	if want := []Fact{{nodeView, "fastpath: cali1: no lease"}}; !slices.Equal(e.report.Facts, want) {
+		t.Errorf("facts %v, want %v", e.report.Facts, want)
+	}
+}

@@ -41,6 +41,9 @@ type Config struct {
 	// CutsOff returns the zones in which the daemon has turned search_cut off. Nil:
 	// not examined.
 	CutsOff func(ctx context.Context) ([]string, error)
+	// KernelAnswers says for each pod's interface whether the kernel answers there, and
+	// why not. Nil: not wanted.
+	KernelAnswers func(ctx context.Context) []string
 	// Holders returns the sockets on a port that are bound to one of addrs or
 	// to the wildcard address. Nil: not examined.
 	Holders func(port uint16, addrs ...netip.Addr) ([]Holder, error)
@@ -189,6 +192,7 @@ func (e *examination) examineNode(ctx context.Context) {
 	)
 	e.examinePorts()
 	e.examineCuts(ctx)
+	e.examineKernelAnswers(ctx)
 	e.examinePrivileges()
 	e.examineConntrack(before)
 }

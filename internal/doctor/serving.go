@@ -156,6 +156,16 @@ func (e *examination) examinePorts() {
 	}
 }
 
+// examineKernelAnswers says where the kernel answers.
+func (e *examination) examineKernelAnswers(ctx context.Context) {
+	if e.KernelAnswers == nil {
+		return
+	}
+	for _, what := range e.KernelAnswers(ctx) {
+		e.fact(nodeView, "fastpath: "+what)
+	}
+}
+
 // examineCuts asks a daemon that answers whether it still cuts the search path.
 func (e *examination) examineCuts(ctx context.Context) {
 	if _, serving := (searchExamination{examination: e}).nodens(); !serving || e.CutsOff == nil {
