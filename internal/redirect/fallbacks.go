@@ -18,13 +18,15 @@ import (
 )
 
 const (
-	// fallbackInterval is the mean time between two rounds, each of which asks
-	// fallbacksPerRound fallbacks. Every node does this, so a cluster of 5,000 nodes
-	// sends 1,000 queries a second to its DNS.
-	fallbackInterval  = 10 * time.Second
-	fallbacksPerRound = 2
-	// tcpRounds is the number of rounds after which one also uses TCP: a minute.
-	tcpRounds = 6
+	// fallbackInterval is the mean time between two rounds. Every node sends two or
+	// more queries in each, so a cluster of 5,000 nodes sends 1,000 queries a second
+	// to its DNS.
+	fallbackInterval = 10 * time.Second
+	// newFallbackDelay is the longest time until new fallbacks are asked. It differs by
+	// chance, because all nodes hear of them at the same time.
+	newFallbackDelay = 5 * time.Second
+	// maxKnown is the number of fallbacks of a service that are checked, at most.
+	maxKnown = 4 * bpf.MaxFallbacks
 )
 
 // health is what is known about a fallback.
@@ -52,6 +54,7 @@ type fallbacks struct {
 	mu     sync.Mutex                          // guards what follows
 	known  map[netip.AddrPort][]netip.AddrPort // by VIP
 	health map[netip.AddrPort]health
+	full   bool // maxKnown was reached, and reported
 }
 
 // newFallbacks returns the fallbacks of services. Those that a predecessor pinned
@@ -64,15 +67,15 @@ func newFallbacks(s *session, services []bpf.Service, pinned []bpf.Pinned) *fall
 		known:  make(map[netip.AddrPort][]netip.AddrPort),
 		health: make(map[netip.AddrPort]health),
 	}
-	for _, svc := range services {
-		f.known[svc.VIP] = svc.Fallbacks
-	}
 	for _, dir := range pinned {
 		for _, old := range dir.Services {
 			for _, a := range old.Fallbacks {
 				f.health[a] = answering
 			}
 		}
+	}
+	for _, svc := range services {
+		f.known[svc.VIP] = f.bound(svc.Fallbacks)
 	}
 	return f
 }
@@ -101,7 +104,7 @@ func (f *fallbacks) in(services []bpf.Service) []bpf.Service {
 func (f *fallbacks) set(vip netip.AddrPort, endpoints []netip.AddrPort) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known[vip] = endpoints
+	f.known[vip] = f.bound(endpoints)
 	all := f.all()
 	for a := range f.health {
 		if !slices.Contains(all, a) {
@@ -116,6 +119,28 @@ func (f *fallbacks) set(vip netip.AddrPort, endpoints []netip.AddrPort) error {
 	return f.put(vip)
 }
 
+// bound returns maxKnown of endpoints at most: those that answer first. It needs mu.
+func (f *fallbacks) bound(endpoints []netip.AddrPort) []netip.AddrPort {
+	if len(endpoints) <= maxKnown {
+		return endpoints
+	}
+	if !f.full {
+		f.full = true
+		f.log.Info("there are more fallbacks than nodens uses and checks", "fallbacks", len(endpoints), "limit", maxKnown)
+	}
+	some := slices.Clone(endpoints)
+	slices.SortStableFunc(some, func(a, b netip.AddrPort) int { return f.rank(a) - f.rank(b) })
+	return some[:maxKnown]
+}
+
+// rank is 0 for a fallback that answers. It needs mu.
+func (f *fallbacks) rank(a netip.AddrPort) int {
+	if f.health[a] == answering {
+		return 0
+	}
+	return 1
+}
+
 // of returns the fallbacks that the kernel has for the service at vip.
 func (f *fallbacks) of(vip netip.AddrPort) []netip.AddrPort {
 	f.mu.Lock()
@@ -123,16 +148,19 @@ func (f *fallbacks) of(vip netip.AddrPort) []netip.AddrPort {
 	return f.usable(vip)
 }
 
-// usable returns those that answer; if there are none, those that were not asked; and
-// if there are none, all, because pods may reach them. It needs mu.
+// usable returns bpf.MaxFallbacks at most of those that answer; if there are none, of
+// those that were not asked; and if there are none, of all, because pods may reach
+// them. It needs mu.
 func (f *fallbacks) usable(vip netip.AddrPort) []netip.AddrPort {
+	some := f.known[vip]
 	for _, want := range []health{answering, unasked} {
-		some := slices.DeleteFunc(slices.Clone(f.known[vip]), func(a netip.AddrPort) bool { return f.health[a] != want })
-		if len(some) > 0 {
-			return some
+		with := slices.DeleteFunc(slices.Clone(f.known[vip]), func(a netip.AddrPort) bool { return f.health[a] != want })
+		if len(with) > 0 {
+			some = with
+			break
 		}
 	}
-	return f.known[vip]
+	return some[:min(len(some), bpf.MaxFallbacks)]
 }
 
 // put needs mu.
@@ -148,44 +176,49 @@ func (f *fallbacks) all() []netip.AddrPort {
 	return slices.Compact(all)
 }
 
-// run asks all fallbacks, and then a few in turn, until ctx is done.
+// split returns the fallbacks of all services that the kernel has, and the others.
+func (f *fallbacks) split() (used, spare []netip.AddrPort) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for vip := range f.known {
+		used = append(used, f.usable(vip)...)
+	}
+	slices.SortFunc(used, netip.AddrPort.Compare)
+	used = slices.Compact(used)
+	return used, slices.DeleteFunc(f.all(), func(a netip.AddrPort) bool { return slices.Contains(used, a) })
+}
+
+// run asks the fallbacks that the kernel has, and then a few of all in turn, until ctx
+// is done.
 func (f *fallbacks) run(ctx context.Context) {
-	f.ask(ctx, f.list(), "udp")
-	udp, tcp := turn(rand.Int()), turn(rand.Int())
-	for round := 1; f.wait(ctx); round++ {
-		f.ask(ctx, udp.next(f.list()), "udp")
-		if round%tcpRounds == 0 {
-			f.ask(ctx, tcp.next(f.list()), "tcp")
-		}
+	used, _ := f.split()
+	f.ask(ctx, used, "udp")
+	for r := newRounds(); f.wait(ctx); {
+		udp, tcp := r.next(f.split())
+		f.ask(ctx, udp, "udp")
+		f.ask(ctx, tcp, "tcp")
 	}
 }
 
-// turn is the index of the fallback to ask next, modulo their number.
-type turn int
-
-// next returns fallbacksPerRound of all.
-func (t *turn) next(all []netip.AddrPort) (some []netip.AddrPort) {
-	for range min(fallbacksPerRound, len(all)) {
-		at := int(*t) % len(all)
-		some = append(some, all[at])
-		*t = turn(at + 1)
-	}
-	return some
-}
-
-// wait waits for the next round. Meanwhile it asks those that were added.
+// wait waits for the next round. Meanwhile it asks those that nobody has asked.
 func (f *fallbacks) wait(ctx context.Context) bool {
 	jitter := time.Duration(rand.Int64N(int64(fallbackInterval / 5)))
 	due := time.NewTimer(fallbackInterval*9/10 + jitter)
 	defer due.Stop()
+	var soon <-chan time.Time
 	for {
+		if soon == nil && len(f.list(unasked)) > 0 {
+			soon = time.After(rand.N(newFallbackDelay))
+		}
 		select {
 		case <-ctx.Done():
 			return false
 		case <-due.C:
 			return true
 		case <-f.added:
+		case <-soon:
 			f.ask(ctx, f.list(unasked), "udp")
+			soon = nil
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -47,22 +48,61 @@ func TestUsableFallbacks(t *testing.T) {
 	}
 }
 
-// However many there are, each is asked over UDP and over TCP, and in turn.
-func TestTurn(t *testing.T) {
-	for n := 1; n <= 12; n++ {
-		var all []netip.AddrPort
-		for i := range n {
-			all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 53))
-		}
-		first := turn(5)
-		asked := make(map[netip.AddrPort]bool)
-		for range (n + fallbacksPerRound - 1) / fallbacksPerRound {
-			for _, a := range first.next(all) {
-				asked[a] = true
+// The kernel's map has a few of many fallbacks, and the process knows a bounded number,
+// those that answer first.
+func TestManyFallbacks(t *testing.T) {
+	all := manyFallbacks(3 * maxKnown)
+	vip := netip.MustParseAddrPort("169.254.20.10:53")
+	log := slog.New(slog.DiscardHandler)
+	s := &session{cfg: Config{Logger: log}, status: newStatus(log, prometheus.NewRegistry(), server.NewGate())}
+	old := bpf.Service{VIP: vip, Fallbacks: all[len(all)-1:]}
+	f := newFallbacks(s, []bpf.Service{{VIP: vip, Fallbacks: all}}, []bpf.Pinned{{Services: []bpf.Service{old}}})
+	used, spare := f.split()
+	if !slices.Equal(used, old.Fallbacks) || len(spare) != maxKnown-1 {
+		t.Errorf("%v are used, %d are spare", used, len(spare))
+	}
+	f.health[all[len(all)-1]] = silent
+	if used, spare = f.split(); len(used) != bpf.MaxFallbacks || len(spare) != maxKnown-bpf.MaxFallbacks {
+		t.Errorf("after its end: %v are used, %d are spare", used, len(spare))
+	}
+}
+
+func manyFallbacks(n int) (all []netip.AddrPort) {
+	for i := range n {
+		all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 53))
+	}
+	return all
+}
+
+// However many fallbacks are known, each that the kernel has is asked within a minute,
+// a round costs no more with spare ones, and each spare one is asked at some time.
+func TestRounds(t *testing.T) {
+	const inAMinute = int(time.Minute / fallbackInterval)
+	for n := range 2*bpf.MaxFallbacks + 1 { // of two address families
+		for _, spares := range []int{0, 1, maxKnown} {
+			all := manyFallbacks(n + spares)
+			r := newRounds()
+			udp, tcp := make(map[netip.AddrPort]int), make(map[netip.AddrPort]int)
+			for round := 1; round <= tcpRounds*maxKnown; round++ {
+				over, overTCP := r.next(all[:n], all[n:])
+				if most := max(minPerRound, (n+usedRounds-1)/usedRounds); len(over) > most {
+					t.Fatalf("%d queries in a round, want %d at most", len(over), most)
+				}
+				for _, a := range over {
+					udp[a] = round
+				}
+				for _, a := range overTCP {
+					tcp[a] = round
+				}
+				for _, a := range all[:n] {
+					if round >= inAMinute && udp[a] <= round-inAMinute {
+						t.Fatalf("%d of the kernel's, %d spare: %v was not asked for a minute", n, spares, a)
+					}
+				}
 			}
-		}
-		if len(asked) != n {
-			t.Errorf("%d of %d were asked", len(asked), n)
+			if len(udp) != len(all) || len(tcp) != n {
+				t.Errorf("%d of the kernel's, %d spare: %d were asked over UDP, %d over TCP", n, spares, len(udp), len(tcp))
+			}
 		}
 	}
 }
