@@ -99,6 +99,22 @@ func (r *Redirect) BeatAhead(ahead time.Duration) (BeatResult, error) {
 	return BeatSent, nil
 }
 
+// KeepFallbacks tells the kernel that this process, which withdrew, still updates the
+// fallbacks: Service.Proxied and Service.LastResort count from the last call. It does
+// nothing while a process is alive, whose heartbeat it would be.
+func (r *Redirect) KeepFallbacks() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return errClosed
+	}
+	holder, err := canaryCookie(r.objs.Canary)
+	if err == nil && holder == 0 {
+		r.beat.write(0)
+	}
+	return err
+}
+
 // Withdraw declares that this process will not answer. Once it has returned, every
 // new lookup goes to a fallback. It leaves a successor's canary in place.
 func (r *Redirect) Withdraw() error {

@@ -149,6 +149,7 @@ func TestProxied(t *testing.T) {
 	check(t, r.Alive())
 	p.ask(t, s, "target")
 	r.beatAgo(t, longTimeout+2*LongGone)
+	check(t, r.KeepFallbacks()) // no heartbeat of a process that is alive
 	p.ask(t, s, "core")
 	check(t, r.Withdraw())
 	for _, tc := range []struct {
@@ -163,6 +164,9 @@ func TestProxied(t *testing.T) {
 		r.beatAgo(t, tc.ago)
 		t.Run(tc.ago.String(), func(t *testing.T) { p.ask(t, s, tc.want) })
 	}
+	r.beatAgo(t, 2*LongGone)
+	check(t, r.KeepFallbacks()) // it withdrew, and still checks them
+	p.ask(t, s, "core")
 	r.beatAgo(t, 2*LongGone)
 	p.ask(t, shapes()[0], "core") // not proxied
 	if n := readHook(t, r, redirectHookHOOK_SENDMSG4, redirectExitReasonEXIT_PASSED_GONE); n != 1 {

@@ -220,39 +220,3 @@ func ask(ctx context.Context, c net.Conn, m *dns.Msg) (*dns.Msg, error) {
 	}
 	return exchange(&dns.Conn{Conn: c}, m)
 }
-
-// followReach checks at intervals, and sends lookups to the fallbacks while pods
-// do not reach the targets, until ctx is done.
-func (s *session) followReach(ctx context.Context) {
-	lost, interval := false, reachInterval
-	reason := ""
-	for pause(ctx, interval) {
-		err := s.reach.check(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		unreachable := errors.Is(err, errUnreachable)
-		if err != nil && !unreachable {
-			reason = s.status.warnOnce(reason, "cannot check whether pods reach the target", err)
-		} else {
-			reason = ""
-		}
-		switch {
-		case unreachable && !lost:
-			lost, interval = true, lostInterval
-			s.status.unreachable(err)
-			err = s.kernel.Withdraw()
-		case !unreachable && lost: // or nodens cannot enter pods, and netfilter no longer drops
-			var resumed bool
-			if resumed, err = s.kernel.Resume(); resumed {
-				lost, interval = false, reachInterval
-				s.status.reachable()
-			}
-		default:
-			continue
-		}
-		if err != nil {
-			s.status.fail(err)
-		}
-	}
-}
