@@ -86,10 +86,14 @@ func (o *Options) inUse(ctx context.Context) (reason string, err error) {
 	if len(holders) > 0 {
 		return fmt.Sprintf("a process listens on %v", holders[0].Local), nil
 	}
-	if used, err := bpf.InUse(o.Redirect.PinDir); err == nil && used { // without pins there is an error
+	used, err := bpf.InUse(o.Redirect.PinDir)
+	if err != nil {
+		return "", err
+	}
+	if used {
 		return "a process uses " + o.Redirect.PinDir, nil
 	}
-	used, err := netsetup.InUse(ctx, o.HostConfig())
+	used, err = netsetup.InUse(ctx, o.HostConfig())
 	if used {
 		reason = "a nodens with another -localip runs"
 	}
