@@ -63,6 +63,9 @@ func closePodSockets(log *slog.Logger, r supervise.Report) {
 		if err != nil {
 			log.Error("closing pods' sockets failed: their lookups may wait for a timeout", "target", target, "error", err)
 		}
+		if n == 0 {
+			continue
+		}
 		log.Info("pods' lookups in flight are retried", "target", target, "sockets", n)
 	}
 }

@@ -2,9 +2,14 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
+	"net/netip"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nodens-dns/nodens/internal/supervise"
 )
 
 // When ctx is done, SIGTERM follows the earlier signals.
@@ -21,5 +26,16 @@ func TestRelaySignals(t *testing.T) {
 	cancel()
 	if got := <-all; got != syscall.SIGTERM {
 		t.Errorf("after ctx: %v", got)
+	}
+}
+
+// Each stall of the worker leads here: without sockets there is nothing to tell.
+func TestNoPodSocketsToClose(t *testing.T) {
+	var log strings.Builder
+	closePodSockets(slog.New(slog.NewTextHandler(&log, nil)), supervise.Report{
+		Cgroup: t.TempDir(), Targets: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")},
+	})
+	if log.Len() > 0 {
+		t.Errorf("logged: %s", log.String())
 	}
 }

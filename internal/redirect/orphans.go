@@ -76,5 +76,7 @@ func freeSockets(log *slog.Logger, kubepods string, peer netip.AddrPort, reason 
 	if err != nil {
 		log.Warn("closing sockets of pods failed: their lookups may wait for a timeout", "peer", peer, "error", err)
 	}
-	log.Info("closed sockets of pods: their lookups are retried", "peer", peer, "sockets", n, "reason", reason)
+	if err == nil || n > 0 {
+		log.Info("closed sockets of pods: their lookups are retried", "peer", peer, "sockets", n, "reason", reason)
+	}
 }

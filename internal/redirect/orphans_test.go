@@ -1,7 +1,11 @@
 package redirect
 
 import (
+	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nodens-dns/nodens/bpf"
@@ -30,6 +34,24 @@ func TestOrphans(t *testing.T) {
 	} {
 		if got, frozen := orphans(tc.pinned, []bpf.Service{target("10.0.0.1:20054")}); len(got) != tc.want || frozen != tc.frozen {
 			t.Errorf("%s: %v, frozen %t, want %d targets, frozen %t", tc.name, got, frozen, tc.want, tc.frozen)
+		}
+	}
+}
+
+// The log does not tell of closed sockets if closing them failed.
+func TestFreeSocketsFails(t *testing.T) {
+	for _, tc := range []struct{ procs, want, not string }{
+		{"", "closed sockets of pods", "failed"},
+		{"0\n", "closing sockets of pods failed", "closed sockets"}, // of processes that nodens does not see
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(tc.procs), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var log strings.Builder
+		freeSockets(slog.New(slog.NewTextHandler(&log, nil)), dir, netip.MustParseAddrPort("192.0.2.1:53"), "test")
+		if !strings.Contains(log.String(), tc.want) || strings.Contains(log.String(), tc.not) {
+			t.Errorf("processes %q: %s", tc.procs, log.String())
 		}
 	}
 }

@@ -24,6 +24,7 @@ type supervisor struct {
 	restart  *time.Timer // set while worker is nil
 	timeout  *time.Timer // of the worker's watchdog
 
+	stalls         stallLog
 	disconnectedAt time.Time  // of the last disconnect in checkWorker
 	disconnecting  sync.Mutex // one call of Disconnect at a time
 	disconnects    sync.WaitGroup
@@ -161,7 +162,7 @@ func (s *supervisor) heartbeat(text []byte) {
 		}
 	}
 	if w.watchdog.disconnected {
-		s.cfg.Logger.Info("the worker sends heartbeats again", "pid", w.pid)
+		s.stalls.over(s.cfg.Logger, w)
 	}
 	s.timeout.Reset(w.watchdog.heartbeat())
 }
@@ -180,7 +181,7 @@ func (s *supervisor) checkWorker() {
 			break
 		}
 		s.disconnectedAt = time.Now()
-		s.cfg.Logger.Warn("no heartbeat from the worker: disconnecting its clients", "pid", w.pid, "elapsed", w.watchdog.elapsed)
+		s.stalls.begin(s.cfg.Logger, w, s.disconnectedAt)
 		s.disconnect(w.report)
 	case kill:
 		s.cfg.Logger.Error("the worker hangs: killing it", "pid", w.pid, "elapsed", w.watchdog.elapsed)
