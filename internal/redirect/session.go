@@ -189,7 +189,7 @@ func (s *session) engage(ctx context.Context) error {
 		pace: pace{queries: s.cfg.Queries}, answered: s.cfg.Answered, withdrawn: s.cfg.Withdrawn, takePorts: s.takePorts, replaced: &s.replaced,
 	}
 	s.steering.run(beats.run)
-	for _, svc := range s.plan.Services {
+	for _, svc := range s.kernel.Services() {
 		s.cfg.Logger.Info("sockets are redirected", "service", svc.VIP, "target", svc.Target, "fallbacks", svc.Fallbacks)
 	}
 	return nil
