@@ -126,7 +126,8 @@ func markTornDown(pinDir string) error {
 	return nil
 }
 
-// AllowSteering removes the mark of Teardown. A process calls it when it starts.
+// AllowSteering removes the mark of Teardown. A process calls it when it starts, unless
+// it only replaces a worker that died.
 func AllowSteering(pinDir string) error {
 	if err := os.Remove(filepath.Join(pinDir, tornDownDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("redirect: remove the mark of teardown: %w", err)

@@ -83,7 +83,7 @@ func newRedirector(b base, srv *server.Server, host *hostSetup, workers int, ide
 	return redirect.New(redirect.Config{
 		Queries:   srv.Queries,
 		TakePorts: func() error { return srv.EachPort(bpf.TakePort) }, InputBlocked: host.inputBlocked,
-		Logger: b.log, Registerer: b.registry, Workers: workers, Identity: identity, PodLogs: b.opts.Redirect.PodLogs,
+		Logger: b.log, Registerer: b.registry, Workers: workers, Identity: identity, PodLogs: b.opts.Redirect.PodLogs, Restarted: b.opts.Supervisor.Restarted(),
 		Reload: func() { reloads.add("redirection failed") }, Answered: live.answered, Withdrawn: live.withdrawn,
 	})
 }

@@ -24,6 +24,10 @@ type Config struct {
 	PodLogs    string // directory, see DefaultPodLogs
 	Reload     func() // requests a reload of the configuration
 
+	// Restarted: this process replaces one that died under the same supervisor. An
+	// operator's teardown holds for it too.
+	Restarted bool
+
 	// TakePorts makes the kernel give new queries to this process only, although a
 	// frozen one shares the ports.
 	TakePorts func() error

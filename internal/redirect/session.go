@@ -48,7 +48,7 @@ func (s *session) load(endpoints learned, first bool) error {
 	}
 	if first {
 		s.closeOrphans()
-		if err := bpf.AllowSteering(s.plan.PinDir); err != nil {
+		if err := s.allowSteering(); err != nil {
 			return err
 		}
 	}
@@ -73,6 +73,14 @@ func (s *session) load(endpoints learned, first bool) error {
 		return err
 	}
 	return s.setFallbacks(endpoints)
+}
+
+// allowSteering ends an operator's teardown, which holds until nodens starts as a whole.
+func (s *session) allowSteering() error {
+	if s.cfg.Restarted {
+		return nil
+	}
+	return bpf.AllowSteering(s.plan.PinDir)
 }
 
 // withoutLastResort returns services without a last resort if they are behind a socket

@@ -13,13 +13,17 @@ import (
 // worker's end of the socket pair.
 const envDescriptor = "NODENS_SUPERVISOR_FD"
 
+// envRestarted is set for a worker that is not its supervisor's first.
+const envRestarted = "NODENS_SUPERVISOR_RESTARTED"
+
 // Heartbeat is the worker's end of the socket pair. It is nil in a process
 // without a supervisor; its methods then do nothing.
 type Heartbeat struct {
-	sock     *os.File
-	last     Report // encoded in text
-	text     []byte
-	orphaned chan struct{}
+	sock      *os.File
+	last      Report // encoded in text
+	text      []byte
+	orphaned  chan struct{}
+	restarted bool
 }
 
 // Attach finds the supervisor by the environment. It returns nil if there is
@@ -39,7 +43,7 @@ func Attach(getenv func(string) string) (*Heartbeat, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attach to supervisor: %s=%s: %w", envDescriptor, value, err)
 	}
-	h := &Heartbeat{sock: os.NewFile(uintptr(fd), "supervisor"), orphaned: make(chan struct{})}
+	h := &Heartbeat{sock: os.NewFile(uintptr(fd), "supervisor"), orphaned: make(chan struct{}), restarted: getenv(envRestarted) != ""}
 	go h.waitEnd()
 	return h, nil
 }
@@ -61,6 +65,9 @@ func (h *Heartbeat) Orphaned() <-chan struct{} {
 	}
 	return h.orphaned
 }
+
+// Restarted reports whether the supervisor had a worker before this process.
+func (h *Heartbeat) Restarted() bool { return h != nil && h.restarted }
 
 // PID returns the PID of the supervisor, or of this process without one.
 func (h *Heartbeat) PID() int {

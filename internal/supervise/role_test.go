@@ -69,6 +69,9 @@ func workerMain() {
 	n := count(os.Getenv(envDir))
 	role := workers[min(n, len(workers)-1)]
 	fmt.Println("worker", n, role, os.Getpid(), heartbeat.PID())
+	if heartbeat.Restarted() != (n > 0) {
+		panic("restarted: not as counted")
+	}
 	send := func() {
 		if err := heartbeat.Send(testReport); err != nil {
 			panic(err)

@@ -48,7 +48,7 @@ func Run(signals <-chan os.Signal, cfg Config) (status int, err error) {
 	signal.Notify(children, syscall.SIGCHLD)
 	defer signal.Stop(children)
 	defer s.disconnects.Wait()
-	if err := s.start(); err != nil {
+	if err := s.start(false); err != nil {
 		return 0, err
 	}
 	for {
@@ -86,8 +86,8 @@ func (s *supervisor) step(signals, children <-chan os.Signal) (done bool) {
 	return false
 }
 
-func (s *supervisor) start() error {
-	w, err := startWorker(s.cfg.Program, s.messages)
+func (s *supervisor) start(again bool) error {
+	w, err := startWorker(s.cfg.Program, again, s.messages)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (s *supervisor) start() error {
 
 // startAgain starts a worker after a death.
 func (s *supervisor) startAgain() (done bool) {
-	err := s.start()
+	err := s.start(true)
 	if err == nil {
 		s.cfg.Logger.Info("worker restarted", "pid", s.worker.pid)
 		return false

@@ -30,8 +30,9 @@ type worker struct {
 // in the worker.
 const workerDescriptor = 3
 
-// startWorker starts the program and sends its messages to into until it ends.
-func startWorker(p Program, into chan<- message) (*worker, error) {
+// startWorker starts the program and sends its messages to into until it ends. again:
+// this supervisor has started a worker before.
+func startWorker(p Program, again bool, into chan<- message) (*worker, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
@@ -40,8 +41,12 @@ func startWorker(p Program, into chan<- message) (*worker, error) {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	sock := os.NewFile(uintptr(fds[0]), "worker")
+	env := append(without(without(p.Env, envDescriptor), envRestarted), envDescriptor+"="+strconv.Itoa(workerDescriptor))
+	if again {
+		env = append(env, envRestarted+"=1")
+	}
 	pid, err := syscall.ForkExec(p.Path, p.Args, &syscall.ProcAttr{
-		Env:   append(without(p.Env, envDescriptor), envDescriptor+"="+strconv.Itoa(workerDescriptor)),
+		Env:   env,
 		Files: []uintptr{0, 1, 2, workerDescriptor: uintptr(fds[1])},
 	})
 	_ = unix.Close(fds[1])
