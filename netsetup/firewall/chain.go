@@ -29,6 +29,7 @@ type chain struct {
 	rules   []nft.DumpedRule
 	outcome outcome  // for a packet that matches no condition
 	decides int      // index of the rule that decides outcome; len(rules): the policy does
+	excepts bool     // a rule with a condition before that may let pods' packets pass
 	reads   []string // the chains that outcome depends on
 }
 
@@ -114,6 +115,7 @@ func (c *chain) read(client nft.Client) (err error) {
 	if c.outcome == undecided {
 		c.outcome = c.policy
 	}
+	c.excepts = w.excepts
 	c.reads = append(w.visited, c.name)
 	return err
 }

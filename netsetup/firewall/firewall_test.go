@@ -209,6 +209,56 @@ func TestDropBeforeOurRulesStays(t *testing.T) {
 	wantDrops(t, f, "chain inet firewall in drops everything by a rule before those of nodens")
 }
 
+// Blocked claims only what is certain: pods lose redirection by it.
+func TestBlocked(t *testing.T) {
+	nftRule := func(rules string) [][]string {
+		return [][]string{{"nft", "table inet f { set s { type ipv4_addr; }; chain zone { iifname eth7 accept; }; chain f { type filter hook prerouting priority 0; policy drop; " + rules + " }; }"}}
+	}
+	iptables := func(condition ...string) [][]string {
+		return [][]string{
+			append([]string{"iptables-nft", "-t", "raw", "-A", "PREROUTING"}, condition...),
+			{"iptables-nft", "-t", "raw", "-P", "PREROUTING", "DROP"},
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		script  [][]string
+		blocked bool
+	}{
+		{"only a policy", nftRule(""), true},
+		{"established", nftRule("ct state established,related accept;"), true},
+		{"lo", nftRule(`iifname "lo" counter accept;`), true},
+		{"drops", nftRule("tcp dport 23 drop; ip saddr 10.0.0.7 reject; limit rate 1/second log;"), true},
+		{"a set", nftRule("ip saddr @s drop;"), true},
+		{"accepts after all is dropped", nftRule("drop; ip saddr 10.0.0.0/8 accept;"), true},
+		{"iptables, established", iptables("-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"), true},
+		{"a source", nftRule("ip saddr 10.0.0.0/8 accept;"), false},
+		{"a zone", nftRule("jump zone;"), false},
+		{"a zone for a link", nftRule("iifname eth7 goto zone;"), false},
+		{"returns", nftRule("iifname eth7 return;"), false},
+		{"a map", nftRule("ct state vmap { established : accept, new : accept };"), false},
+		{"new connections", nftRule("ct state new,established accept;"), false},
+		{"all but established", nftRule("ct state != established accept;"), false},
+		{"all but lo", nftRule(`iifname != "lo" accept;`), false},
+		{"iptables, a source", iptables("-s", "10.0.0.0/8", "-j", "ACCEPT"), false},
+		{"iptables, new", iptables("-m", "conntrack", "--ctstate", "NEW", "-j", "ACCEPT"), false},
+		{"iptables, not established", iptables("-m", "conntrack", "!", "--ctstate", "ESTABLISHED", "-j", "ACCEPT"), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ns := nstest.New(t)
+			for _, c := range tt.script {
+				ns.Command(t, c[0], c[1:]...)
+			}
+			f := newFirewall(t, config(ns, "g1"))
+			must(t, f.Ensure)
+			drop, err := f.Blocked()
+			if (drop != nil) != tt.blocked || err != nil {
+				t.Errorf("blocked: %+v, %v; want %t", drop, err, tt.blocked)
+			}
+		})
+	}
+}
+
 // If another program replaces a table after we have read it, its rules may have
 // the handles of ours.
 func TestReplacedTableKeepsItsRules(t *testing.T) {

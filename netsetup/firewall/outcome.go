@@ -23,6 +23,7 @@ const (
 type walk struct {
 	rules   func(chain string) ([]nft.DumpedRule, error)
 	visited []string // besides the base chain
+	excepts bool     // a rule with a condition may save some packets: see mayPass
 }
 
 // chain also returns the index of the rule that decides; len(rules) if none
@@ -34,6 +35,7 @@ func (w *walk) chain(rules []nft.DumpedRule) (outcome, int, error) {
 			return undecided, i, err
 		}
 		if !ok {
+			w.excepts = w.excepts || mayPass(r)
 			continue
 		}
 		o, leaves, err := w.verdict(v)
@@ -108,7 +110,7 @@ func unconditional(r nft.DumpedRule) (v expr.Verdict, ok bool, err error) {
 
 // isVerdictRegister reports whether an immediate expression sets the verdict.
 func isVerdictRegister(data []byte) bool {
-	return slices.Equal(nested(data, unix.NFTA_IMMEDIATE_DREG), []byte{0, 0, 0, unix.NFT_REG_VERDICT})
+	return slices.Equal(nested(data, unix.NFTA_IMMEDIATE_DREG), verdictRegister)
 }
 
 // nested returns an attribute in an expression's data; nil if it is missing.

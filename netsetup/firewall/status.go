@@ -65,14 +65,15 @@ func (f *Firewall) Status() (s Status, err error) {
 	return s, err
 }
 
-// Blocked returns a chain that drops our traffic although it may have our rules, with
-// the reason; nil if there is none.
+// Blocked returns a chain that certainly drops our traffic although it may have our
+// rules, with the reason; nil if there is none. A chain that accepts something, as
+// firewalld's with a trusted zone does, may accept our traffic.
 func (f *Firewall) Blocked() (*Drop, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	chains, err := readChains(f.nft)
 	for _, c := range chains {
-		if why := f.want.stillDrops(c); why != "" {
+		if why := f.want.stillDrops(c); why != "" && !c.excepts {
 			return &Drop{"chain " + c.String(), why}, err
 		}
 	}
