@@ -111,14 +111,14 @@ func (t *AnswerTable) Put(a *Answer) bool {
 		return false
 	}
 	hash := e.hash(t.seed)
-	way, number, same := t.find(e, hash)
+	way, _, same := t.find(e, hash)
 	if same {
 		return true
 	}
 	if way != nil {
 		t.remove(way) // equal tags: the program could not tell which cell to read
 	}
-	number, ok = t.store(e, hash)
+	number, ok := t.store(e, hash)
 	if !ok {
 		return false
 	}
