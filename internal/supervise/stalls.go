@@ -6,8 +6,9 @@ import (
 )
 
 const (
-	// stallBurst is the number of stalls that are logged one by one.
-	stallBurst = 5
+	// stallBurst is the number of stalls that are logged one by one: more than a drill
+	// has.
+	stallBurst = 20
 	// stallInterval is the time between two log lines after these, and the time
 	// without a stall after which the next ones are logged one by one again.
 	stallInterval = time.Minute
