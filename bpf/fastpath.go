@@ -133,9 +133,15 @@ func mapArray[T any](f *Fastpath, m *ebpf.Map, into *[]T) error {
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
-// explainFast is explain for the fast path.
+// explainFast is explain for the fast path. Verifiers before Linux 6.6 refuse the
+// program.
 func explainFast(op string, err error) error {
-	err = explain(op, err)
+	var refused *ebpf.VerifierError
+	if errors.As(err, &refused) && len(refused.Log) > 0 {
+		err = fmt.Errorf("%s: %w (%w)", op, ErrKernel, err)
+	} else {
+		err = explain(op, err)
+	}
 	if errors.Is(err, ErrKernel) {
 		return fmt.Errorf("%w; the fast path needs Linux 6.6", err)
 	}

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -27,8 +26,11 @@ func openTestFastpath(t testing.TB, entries int) *Fastpath {
 	t.Helper()
 	lab.NeedRoot(t)
 	f, err := OpenFastpath(FastpathConfig{Entries: entries})
-	if err != nil && strings.Contains(err.Error(), "BPF_STX uses reserved fields") {
-		t.Skip("before Linux 5.12 programs cannot compare and swap")
+	if beforeLinux(t, 6, 6) {
+		if !errors.Is(err, ErrKernel) {
+			t.Fatalf("%v, want ErrKernel", err)
+		}
+		t.Skip("the fast path needs Linux 6.6")
 	}
 	check(t, err)
 	t.Cleanup(func() {
@@ -37,6 +39,18 @@ func openTestFastpath(t testing.TB, entries int) *Fastpath {
 		}
 	})
 	return f
+}
+
+// beforeLinux reports whether the kernel is older than major.minor.
+func beforeLinux(t testing.TB, major, minor int) bool {
+	t.Helper()
+	var u unix.Utsname
+	check(t, unix.Uname(&u))
+	var a, b int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b); err != nil {
+		t.Fatal(err)
+	}
+	return a < major || a == major && b < minor
 }
 
 func TestFastpathIsCheapToVerify(t *testing.T) {
