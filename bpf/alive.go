@@ -100,8 +100,9 @@ func (r *Redirect) BeatAhead(ahead time.Duration) (BeatResult, error) {
 }
 
 // KeepFallbacks tells the kernel that this process, which withdrew, still updates the
-// fallbacks: Service.Proxied and Service.LastResort count from the last call. It does
-// nothing while a process is alive, whose heartbeat it would be.
+// fallbacks: Service.Proxied and Service.LastResort count from the last call. While a
+// process is alive, it does nothing, because the call would count as a heartbeat of that
+// process.
 func (r *Redirect) KeepFallbacks() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

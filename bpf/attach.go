@@ -98,8 +98,8 @@ type links struct {
 	dir      string // of the version
 	log      *slog.Logger
 	programs *redirectPrograms
-	// held are the links by hook. While this process lives, the programs stay
-	// attached without their pins, too.
+	// held are the links by hook. While this process lives, the programs stay attached
+	// even without their pins.
 	held map[string]link.Link
 	pins pinInodes
 }
@@ -208,7 +208,7 @@ func (l *links) makeLink(h hook, prog *ebpf.Program, path string) error {
 		return explain("attach to "+l.cgroup, err)
 	}
 	defer made.Close()
-	held, err := cloneLink(made) // a RawLink does not tell its cgroup
+	held, err := cloneLink(made) // a RawLink does not report its cgroup
 	if err != nil {
 		return err
 	}

@@ -28,8 +28,8 @@ func openBeat(m *ebpf.Map) (beat, error) {
 // now returns kernelClock.
 func (b *beat) now() int64 { return b.mono + int64(time.Since(b.start)) }
 
-// write writes a heartbeat of the time that is ahead of now. It stores the eight
-// aligned bytes in one access, and the programs read them in one.
+// write writes a heartbeat with the time now plus ahead. It stores the eight aligned
+// bytes in one access, and the programs read them in one access.
 func (b *beat) write(ahead time.Duration) {
 	var raw [8]byte
 	binary.NativeEndian.PutUint64(raw[:], uint64(b.now()+int64(ahead)))

@@ -21,7 +21,7 @@ type LeaseTable struct {
 }
 
 // Lease lets the program answer the client on the interface for the given time from
-// now. If too many clients share a bucket, the lease that ends first is given up.
+// now. If too many clients share a bucket, it evicts the lease that ends first.
 func (t *LeaseTable) Lease(ifindex int, client netip.Addr, d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

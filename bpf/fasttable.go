@@ -199,8 +199,8 @@ func (t *AnswerTable) bucket(hash uint64) *fastBucket {
 	return &t.buckets[hash&uint64(len(t.buckets)-1)]
 }
 
-// freeWay returns an empty way for hash. If there is none, it gives up the answer
-// with the fewest hits.
+// freeWay returns an empty way for hash. If there is none, it evicts the answer with the
+// fewest hits.
 func (t *AnswerTable) freeWay(hash uint64) *uint64 {
 	b := t.bucket(hash)
 	victim := &b.Ways[0]
@@ -283,7 +283,7 @@ type cells[T any] struct {
 	cells  []T
 	hashes []uint64 // of the answers in them
 	free   []uint32
-	hand   int // where the search for a victim goes on
+	hand   int // where the next search for an answer to evict starts
 }
 
 func (c *cells[T]) init() {
@@ -301,9 +301,9 @@ func (c *cells[T]) reset() {
 
 func (c *cells[T]) release(n uint32) { c.free = append(c.free, n) }
 
-// take returns a free cell. If there is none, it gives up an answer without hits
-// among the next few, and halves the hits of the others. So answers that are asked
-// for stay, and a flood of names that are not costs little.
+// take returns a free cell. If there is none, it evicts an answer without hits among the
+// next few, and halves the hits of the others. So answers with hits stay, and a flood of
+// unused names costs little.
 func (c *cells[T]) take(t *AnswerTable, flag uint32) (uint32, bool) {
 	const tries = 8
 	for range tries {

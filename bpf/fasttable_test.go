@@ -19,8 +19,8 @@ func newTable() *AnswerTable {
 	return t
 }
 
-// TestPutAgain: nodens puts an answer for each hit of its own. One that is in the table
-// costs no memory.
+// TestPutAgain: nodens puts an answer for each hit of its own. An answer that is in the
+// table already costs no memory.
 func TestPutAgain(t *testing.T) {
 	listener := netip.MustParseAddrPort("169.254.20.10:53")
 	table := newTable()

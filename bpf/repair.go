@@ -10,19 +10,19 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Steering tells whose programs redirect sockets.
+// Steering says whose programs redirect sockets.
 type Steering int
 
 const (
 	Ours     Steering = iota // this process's
 	Others                   // those of another process, of any version, that lives
-	TornDown                 // nobody's, because an operator wants that: see Teardown
+	TornDown                 // none, because an operator ran Teardown
 )
 
 // Repair checks maps, links and pins, and restores what is missing or differs, unless
 // another process redirects or an operator has run Teardown. It returns what it has
-// restored, empty if everything was right. open: sockets were not redirected for a
-// time.
+// restored, empty if everything was right. open means that sockets were not redirected
+// for a time.
 func (r *Redirect) Repair() (who Steering, restored string, open bool, err error) {
 	defer lockPins(r.pinDir)()
 	r.mu.Lock()
@@ -99,7 +99,7 @@ func (r *Redirect) steeredBy(dir string) (bool, error) {
 	return len(hooks) > 0 && isForward(hooks), err
 }
 
-// holderIn is pinnedHolder, and fast for our own maps.
+// holderIn does what pinnedHolder does, but faster for our own maps.
 func (r *Redirect) holderIn(dir string) (h holder, err error) {
 	if dir != r.dir || !r.pins.known(filepath.Join(dir, redirectMapCanary)) {
 		return pinnedHolder(dir)

@@ -26,7 +26,7 @@ func openOther(t testing.TB, cfg RedirectConfig) *Redirect {
 	return r
 }
 
-// repair calls Repair and checks what it says.
+// repair calls Repair and checks the results.
 func repair(t *testing.T, r *Redirect, who Steering, restored string, open bool) {
 	t.Helper()
 	gotWho, gotRestored, gotOpen, err := r.Repair()
@@ -35,7 +35,8 @@ func repair(t *testing.T, r *Redirect, who Steering, restored string, open bool)
 	}
 }
 
-// Pins that somebody removes come back, and no socket escapes redirection meanwhile.
+// Repair restores pins that another process removes. Meanwhile no socket escapes
+// redirection.
 func TestRepairPins(t *testing.T) {
 	p := newPod(t)
 	r := open(t, p.config(t))
@@ -144,8 +145,8 @@ func TestTeardownUnderAProcess(t *testing.T) {
 	}
 }
 
-// A process of another version takes over. The older one never harms it, however young
-// either is, and takes over again when the newer has ended.
+// A process of another version takes over. The older one never harms it, even right
+// after both have started. When the newer one has ended, the older one takes over again.
 func TestTwoVersions(t *testing.T) {
 	p := newPod(t)
 	cfg := p.config(t)

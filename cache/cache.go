@@ -72,7 +72,7 @@ func (c *Cache) get(set *binSet, hash uint32, key []byte, t time.Duration) (uint
 		sl := slab.slot(id)
 		if t < sl.expiry() {
 			if sl.state&stateKernel != 0 && set.shard.takeHits(sl) {
-				sl.used = max(sl.used, int64(t)) // about: the kernel does not tell when
+				sl.used = max(sl.used, int64(t)) // approximate: the kernel does not report the time
 			}
 			h := c.fresh(sl, t)
 			h.Refresh = c.policy.prefetch.Amount > 0 && c.policy.prefetch.due(sl, t) && c.liveFailure(set, hash, key, t) == 0 && sl.claimRefresh()

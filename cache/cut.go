@@ -99,7 +99,7 @@ func (e *Entry) hasOnlySOA() bool {
 	return movePointers(append([]byte(nil), msg...), questionEnd(msg), 0)
 }
 
-// noBytes make room in an entry.
+// noBytes are zeros that make room in an entry.
 var noBytes [maxNameWire]byte
 
 // moveBelow makes e, the denial of a name of n bytes, a denial of question. Its name

@@ -31,8 +31,8 @@ type Lifetime struct {
 }
 
 // Promote lets c copy key's entry to the Kernel if it is fresh and was not stored after
-// the time seen, when the caller looked it up. It reads the entry into e, and holds off
-// changes of it meanwhile.
+// the time seen, when the caller looked it up. It reads the entry into e, and blocks
+// changes of the entry meanwhile.
 func (c *Cache) Promote(key []byte, seen time.Time, e *Entry, to Copier) {
 	hash, set := c.locate(key)
 	sh := set.shard

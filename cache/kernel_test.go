@@ -160,8 +160,8 @@ func TestKernelHitsCount(t *testing.T) {
 	}
 }
 
-// TestKernelHitsLeaveNoGap: while the kernel answers, the Cache sees no lookups. That is
-// no gap after which an entry stops being popular.
+// TestKernelHitsLeaveNoGap: while the kernel answers, the Cache sees no lookups. The
+// entry stays popular nevertheless.
 func TestKernelHitsLeaveNoGap(t *testing.T) {
 	clk, k := newClock(), newFakeKernel()
 	c := New(Options{Now: clk.Now, Kernel: k}).Cache("zone", Policy{Prefetch: Prefetch{Amount: 5}})
@@ -179,7 +179,7 @@ func TestKernelHitsLeaveNoGap(t *testing.T) {
 }
 
 // TestPromoteOnlyWhatWasSeen: an answer that was stored after the query had been answered
-// is not promoted: nobody has judged it.
+// is not promoted: the server has not judged it.
 func TestPromoteOnlyWhatWasSeen(t *testing.T) {
 	clk, k := newClock(), newFakeKernel()
 	c := New(Options{Now: clk.Now, Kernel: k}).Cache("zone", Policy{})

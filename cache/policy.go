@@ -221,7 +221,7 @@ func (b bounds) clamp(ttl uint32) uint32 {
 // how many seconds it is fresh. 0 means that it must not be cached; its TTLs are
 // unchanged then.
 //
-// Of data, only the answer section counts. Authority and additional records are
+// For data, only the answer section counts. Authority and additional records are
 // separate RRsets of lower rank (RFC 2181 §5.4.1). If one expires before the answer,
 // it is sent with TTL 0.
 //

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A process with other addresses is found while it runs, not by what it leaves.
+// InUse finds a process with other addresses while it runs, but not what it leaves
+// behind.
 func TestInUse(t *testing.T) {
 	eachMode(t, func(t *testing.T, ns *namespace, m mode) {
 		other := ns.config(m, "")

@@ -11,7 +11,7 @@ func (b *Block) HasSource() bool {
 	return len(b.Forwards) > 0 || len(b.Templates) > 0 || b.Hosts != nil || b.Sample || b.Whoami
 }
 
-// withoutSource warns of blocks that can only refuse.
+// withoutSource warns of blocks that can only answer REFUSED.
 func (c *Config) withoutSource() []error {
 	var warnings []error
 	for _, b := range c.Blocks {

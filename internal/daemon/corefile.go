@@ -94,7 +94,7 @@ func (c *corefiles) parse() (*config.Config, error) {
 	return c.parseText(c.opts.Corefile, string(text), src)
 }
 
-// parseText parses a Corefile and tells it the cluster domain.
+// parseText parses a Corefile and sets its cluster domain.
 func (c *corefiles) parseText(name, text string, src config.Source) (*config.Config, error) {
 	cfg, err := config.Parse(name, text, src)
 	if err == nil {

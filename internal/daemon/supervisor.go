@@ -15,7 +15,7 @@ import (
 // done. It returns the exit status of the last one.
 func Supervise(ctx context.Context, o *Options, args []string) (status int, err error) {
 	log := slog.New(o.LogHandler(o.Stderr, o.LogLevel)).With("process", "supervisor")
-	// The supervisor uses little memory, but for as long as the node runs.
+	// Keep the heap small: the supervisor allocates little and runs as long as the node.
 	debug.SetGCPercent(10)
 	debug.FreeOSMemory()
 	ctx, cancel := context.WithCancel(ctx)

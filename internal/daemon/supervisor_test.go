@@ -29,7 +29,7 @@ func TestRelaySignals(t *testing.T) {
 	}
 }
 
-// Each stall of the worker leads here: without sockets there is nothing to tell.
+// Each stall of the worker leads here: without sockets there is nothing to log.
 func TestNoPodSocketsToClose(t *testing.T) {
 	var log strings.Builder
 	closePodSockets(slog.New(slog.NewTextHandler(&log, nil)), supervise.Report{

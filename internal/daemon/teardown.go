@@ -77,7 +77,7 @@ func (t Teardown) awaitStop(ctx context.Context, o *Options) error {
 	}
 }
 
-// inUse says why nodens counts as running, or nothing.
+// inUse returns the reason why nodens counts as running, or "".
 func (o *Options) inUse(ctx context.Context) (reason string, err error) {
 	holders, err := o.listeners()
 	if err != nil {

@@ -277,9 +277,8 @@ func TestReadInRoot(t *testing.T) {
 	}
 }
 
-// TestResolvConfOfAPod drops words that are not printable.
 // TestOpenPodByCgroup has a private cgroup namespace, in which /proc/PID/cgroup does not
-// say what is a pod.
+// show whether a process is in a pod.
 func TestOpenPodByCgroup(t *testing.T) {
 	proc, kubepods := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(proc, "thread-self/ns/net"), "")
@@ -310,6 +309,7 @@ func TestOpenPodByCgroup(t *testing.T) {
 	}
 }
 
+// TestResolvConfOfAPod drops words that are not printable.
 func TestResolvConfOfAPod(t *testing.T) {
 	c := parseResolvConf("nameserver 10.0.0.1\nnameserver x\nsearch a.example \x1b[2J.example " + strings.Repeat("a", 64) + " b.example\noptions x\n")
 	if len(c.servers) != 1 || !slices.Equal(c.search, []string{"a.example", "b.example"}) {

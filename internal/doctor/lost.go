@@ -14,8 +14,8 @@ import (
 )
 
 // whyLost says why the pod's queries for a target on this node get no answer, and what
-// to do. do is empty if the kind's advice applies. Each check excludes one cause; a
-// filter is what remains.
+// to do. do is empty if the kind's advice applies. Each check excludes one cause. If no
+// check finds the cause, it is a filter.
 func (e *podExamination) whyLost(target netip.AddrPort) (why, do string) {
 	source, err := routeFrom(e.place, target.Addr())
 	if err != nil {
@@ -51,9 +51,9 @@ func routeFrom(from place, to netip.Addr) (source netip.Addr, err error) {
 // noWay is the result of wayBack without a route.
 const noWay = "does not exist"
 
-// outside returns an address of no pod: of documentation, RFC 5737 and RFC 3849. The
-// default route leads there. The way to a pod may be any other link: that of the pod,
-// a bridge, or a link of the CNI such as cilium_host.
+// outside returns an address that no pod has, reserved for documentation (RFC 5737, RFC
+// 3849). The default route leads there. The way to a pod may be any other link: that of
+// the pod, a bridge, or a link of the CNI such as cilium_host.
 func outside(like netip.Addr) netip.Addr {
 	if like.Is4() {
 		return netip.AddrFrom4([4]byte{192, 0, 2, 1})

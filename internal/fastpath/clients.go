@@ -45,12 +45,12 @@ func (c *clients) init() {
 	c.unknown = make(chan client, 64)
 }
 
-// Heard implements server.Fastpath. The kernel answers a client only while the
-// daemon's sockets go on hearing it: a policy of the CNI that drops the client's
-// queries has effect when the lease ends, and so has a daemon that hangs.
+// Heard implements server.Fastpath. The kernel answers a client only while the daemon's
+// sockets go on hearing it: if a policy of the CNI drops the client's queries, or the
+// daemon hangs, the kernel stops when the lease ends.
 //
 // A pod on a bridge may send with another pod's address, and obtain a lease for that
-// pod although a policy forbids it its queries. So a client on a bridge gets a lease
+// pod although a policy forbids that pod's queries. So a client on a bridge gets a lease
 // only for a query that the program has seen on the client's own port.
 func (c *Controller) Heard(addr netip.AddrPort, id uint16, arrival int) bool {
 	c.mu.RLock()

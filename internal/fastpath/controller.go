@@ -33,7 +33,7 @@ func NewPlan(cfg *config.Config, kubepods, podLogs string) Plan {
 	return Plan{Mode: f.Mode, Entries: f.Entries, Lease: f.Lease, OptOut: f.OptOut, Kubepods: kubepods, PodLogs: podLogs}
 }
 
-// Wanted reports whether the kernel shall answer queries.
+// Wanted reports whether the kernel should answer queries.
 func (p Plan) Wanted() bool { return p.Mode != config.FastpathOff }
 
 // bytes is the memory of the kernel's tables.

@@ -9,7 +9,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// TestPlansOfReloads: a reload may not make tables for which the cache gave up no
+// TestPlansOfReloads: a reload must not make tables for which the cache has not given up
 // memory.
 func TestPlansOfReloads(t *testing.T) {
 	off := Plan{Mode: config.FastpathOff, Entries: 1024}

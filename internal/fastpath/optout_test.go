@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestEndedProcess: a process that ends while pods are looked up does not fail the
-// look-up of all pods.
+// TestEndedProcess: a process that ends while pods are looked up does not make the
+// lookup of all pods fail.
 func TestEndedProcess(t *testing.T) {
 	cmd := exec.Command("true")
 	if err := cmd.Run(); err != nil {

@@ -16,7 +16,7 @@ type retry struct {
 // maxRetryPause is the longest time between two attempts.
 const maxRetryPause = 5 * time.Minute
 
-// add says that an attempt failed. The next one is due after a pause that doubles.
+// add records that an attempt failed. The next one is due after a pause that doubles.
 func (r retries) add(i int, now time.Time) {
 	pause := min(max(2*r[i].pause, pollInterval), maxRetryPause)
 	r[i] = retry{now.Add(pause), pause}

@@ -22,8 +22,8 @@ const (
 	// more queries in each, so a cluster of 5,000 nodes sends 1,000 queries a second
 	// to its DNS.
 	fallbackInterval = 10 * time.Second
-	// newFallbackDelay is the longest time until new fallbacks are asked. It differs by
-	// chance, because all nodes hear of them at the same time.
+	// newFallbackDelay is the longest time until nodens asks new fallbacks. It is random,
+	// because all nodes learn of them at the same time.
 	newFallbackDelay = 5 * time.Second
 	// maxKnown is the number of fallbacks of a service that are checked, at most.
 	maxKnown = 4 * bpf.MaxFallbacks
@@ -57,8 +57,8 @@ type fallbacks struct {
 	full   bool // maxKnown was reached, and reported
 }
 
-// newFallbacks returns the fallbacks of services. Those that a predecessor pinned
-// answered it.
+// newFallbacks returns the fallbacks of services. Those that a predecessor pinned count
+// as answering, because the predecessor checked them.
 func newFallbacks(s *session, services []bpf.Service, pinned []bpf.Pinned) *fallbacks {
 	f := &fallbacks{
 		status: s.status, log: s.cfg.Logger, name: dns.Fqdn(s.plan.ClusterDomain),
@@ -119,7 +119,8 @@ func (f *fallbacks) set(vip netip.AddrPort, endpoints []netip.AddrPort) error {
 	return f.put(vip)
 }
 
-// bound returns maxKnown of endpoints at most: those that answer first. It needs mu.
+// bound returns at most maxKnown of endpoints. It prefers those that answer. It needs
+// mu.
 func (f *fallbacks) bound(endpoints []netip.AddrPort) []netip.AddrPort {
 	if len(endpoints) <= maxKnown {
 		return endpoints
@@ -148,9 +149,9 @@ func (f *fallbacks) of(vip netip.AddrPort) []netip.AddrPort {
 	return f.usable(vip)
 }
 
-// usable returns bpf.MaxFallbacks at most of those that answer; if there are none, of
-// those that were not asked; and if there are none, of all, because pods may reach
-// them. It needs mu.
+// usable returns at most bpf.MaxFallbacks of those that answer. If none answers, it
+// returns some that nodens has not asked yet. If it has asked all, it returns some of
+// all, because pods may reach them. It needs mu.
 func (f *fallbacks) usable(vip netip.AddrPort) []netip.AddrPort {
 	some := f.known[vip]
 	for _, want := range []health{answering, unasked} {

@@ -13,7 +13,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/server"
 )
 
-// Those that answer are used; if none does, those that were not asked; at last all.
+// Those that answer are used. If none does, those that were not asked are used, else
+// all.
 func TestUsableFallbacks(t *testing.T) {
 	addrs := func(texts ...string) (all []netip.AddrPort) {
 		for _, s := range texts {
@@ -48,8 +49,8 @@ func TestUsableFallbacks(t *testing.T) {
 	}
 }
 
-// The kernel's map has a few of many fallbacks, and the process knows a bounded number,
-// those that answer first.
+// The kernel's map has a few of many fallbacks, and the process knows a bounded number.
+// It prefers those that answer.
 func TestManyFallbacks(t *testing.T) {
 	all := manyFallbacks(3 * maxKnown)
 	vip := netip.MustParseAddrPort("169.254.20.10:53")

@@ -22,8 +22,9 @@ func heartbeatInterval(timeout time.Duration) time.Duration {
 	return timeout / 3
 }
 
-// Without queries of others for quiet, the next heartbeat comes only after idleAhead,
-// because every heartbeat wakes an idle node. A hang is then noticed that much later.
+// If others send no query for quiet, the next heartbeat comes only after idleAhead,
+// because every heartbeat wakes an idle node. The kernel then notices a hang that much
+// later.
 const quiet, idleAhead = 5 * time.Second, time.Second
 
 // pace decides when the next heartbeat comes.

@@ -38,7 +38,7 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// The log does not tell of closed sockets if closing them failed.
+// If closing sockets fails, nodens does not log that it closed sockets.
 func TestFreeSocketsFails(t *testing.T) {
 	for _, tc := range []struct{ procs, want, not string }{
 		{"", "closed sockets of pods", "failed"},

@@ -23,7 +23,7 @@ type rounds struct {
 	used, spare, tcp turn
 }
 
-// newRounds starts anywhere, because all nodes have the same fallbacks.
+// newRounds starts at random fallbacks, because all nodes have the same ones.
 func newRounds() *rounds {
 	return &rounds{used: turn(rand.Int()), spare: turn(rand.Int()), tcp: turn(rand.Int())}
 }

@@ -17,8 +17,8 @@ const (
 	// watchInterval is the time between two checks. The kernel has no events for a
 	// link that is detached or a process of another version that dies.
 	watchInterval = 4 * time.Second
-	// watchPause is the least time between two checks, if somebody changes pins all
-	// the time.
+	// watchPause is the least time between two checks, if another process changes pins
+	// all the time.
 	watchPause = 100 * time.Millisecond
 	// updateInterval is the time between two looks at other programs.
 	updateInterval = time.Minute

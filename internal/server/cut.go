@@ -209,9 +209,9 @@ func (s *resolver) askCut(z *boundZone, client netip.AddrPort, name []byte, qtyp
 	}
 }
 
-// waitForCut makes j wait, for at most emptyWait, if a cut above its name has expired and
-// is in flight again. If it has expired only, waitForCut asks for it, and j must ask for
-// its own name: that is the check of the cut.
+// waitForCut makes j wait, for at most emptyWait, if a cut above its name has expired
+// and is in flight again. If it has expired and is not in flight, waitForCut asks for
+// it. Then j must ask for its own name, which checks the cut.
 func (j *job) waitForCut() bool {
 	q, z := &j.q, j.q.zone
 	if z.cutAt != 0 || j.ownName || q.private || q.do || q.cd || q.found == cache.Stale {
@@ -241,7 +241,7 @@ func (j *job) waitForCut() bool {
 	return false
 }
 
-// errNotInFlight ends an inflight.join that is not to start an exchange.
+// errNotInFlight ends an inflight.join that must not start an exchange.
 var errNotInFlight = errors.New("not in flight")
 
 // cutWait makes a job wait for the answer for a name above its own.

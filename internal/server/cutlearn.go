@@ -99,8 +99,8 @@ func (z *boundZone) existing(x *exchange, ttl time.Duration, outer, inner int) {
 	}
 }
 
-// denied makes x's name, of which m, stored as e, is the denial, a cut, unless a name
-// below it exists or did so when nodens last asked for it.
+// denied handles m, the denial of x's name, stored as e. It makes the name a cut, unless
+// a name below it exists or existed when nodens last asked for it.
 func (x *exchange) denied(e *cache.Entry, m *dns.Msg) {
 	z, now := x.zone, x.srv.clock()
 	name, _ := x.question()
@@ -122,9 +122,9 @@ func (x *exchange) denied(e *cache.Entry, m *dns.Msg) {
 	}
 }
 
-// sawBelow stores that child, a name below the given one, exists. It reports whether it
-// is the first to contradict the cut that name was. unmark ends the cut, at once with
-// that: judge cannot make name a cut meanwhile.
+// sawBelow records that child, a name below the given one, exists. It reports whether
+// name was a cut and child is its first contradiction. It calls unmark, which ends the
+// cut, with mu held: judge cannot make name a cut meanwhile.
 func (c *SearchCut) sawBelow(name, child []byte, qtype uint16, now time.Time, ttl time.Duration, unmark func() bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,8 +262,8 @@ func (c *SearchCut) denied(name []byte) []byte {
 	return nil
 }
 
-// notDenied stores that name itself exists, or that its denial cannot be cached or is not
-// of its zone: queries below it must not wait for it.
+// notDenied records that name itself exists, or that its denial cannot be cached or is
+// not of its zone: queries below it must not wait for it.
 func (c *SearchCut) notDenied(name []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,7 +15,7 @@ type Fastpath interface {
 	// and returns its number. Once it has returned, no query gets an answer of an
 	// earlier generation.
 	Listen(addrs []netip.AddrPort) uint32
-	// Heard says that a query of client with an ID arrived on an interface and was
+	// Heard records that a query of client with an ID arrived on an interface and was
 	// answered. It reports whether the kernel may answer the next ones.
 	Heard(client netip.AddrPort, id uint16, arrival int) bool
 	// Put lets the kernel answer with a. It reports whether the kernel does.

@@ -77,8 +77,8 @@ const (
 	defaultQueue     = 8 << 20
 )
 
-// lookupShare bounds the goroutines that wait for an answer: one for so many misses.
-// Its stack costs as much as two misses.
+// lookupShare bounds the goroutines that wait for an answer: one per lookupShare misses.
+// The stack of one costs as much as two misses.
 const lookupShare = 16
 
 var defaultTCP = TCPLimits{Connections: 1024, PerClient: 512, Pipeline: 128, Idle: 10 * time.Second, Write: 5 * time.Second, Unread: 64 << 20}

@@ -355,8 +355,7 @@ func (c *tcpConn) answer(q *Query, msg []byte, whole bool, out []byte, more bool
 	return out, true
 }
 
-// unreadShare bounds the part of TCPLimits.Unread that one connection may use: one of
-// so many.
+// unreadShare bounds the bytes of one connection to TCPLimits.Unread / unreadShare.
 const unreadShare = 4
 
 // reserve makes room for the reply to q until the client has accepted it. If too many

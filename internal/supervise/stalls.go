@@ -14,8 +14,8 @@ const (
 	stallInterval = time.Minute
 )
 
-// stallLog logs that a worker sends no heartbeat and sends them again. A worker without
-// enough CPU may stall every few seconds for as long as the node runs.
+// stallLog logs when a worker stops sending heartbeats, and when it sends them again. A
+// worker without enough CPU may stall every few seconds for as long as the node runs.
 type stallLog struct {
 	pid      int // of the worker; a new one starts from the beginning
 	burst    int

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The first stalls of a worker are logged with their ends, then one in a minute, which
-// tells the number of the others.
+// The first stalls of a worker are logged with their ends, then one a minute, with the
+// number of the others.
 func TestStallLog(t *testing.T) {
 	var text strings.Builder
 	log := slog.New(slog.NewTextHandler(&text, nil))

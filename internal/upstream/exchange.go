@@ -147,8 +147,8 @@ func (p *Pool) admit(name string) (err error) {
 	return nil
 }
 
-// reportShare is the part of its time that an exchange keeps for late answers after
-// it has reported its error: one of so many, 100 ms of 4 s.
+// reportShare sets the time that an exchange keeps for late answers after it has
+// reported its error: its whole time / reportShare, 100 ms of 4 s.
 const reportShare = 40
 
 // unlock ends an event. It sets the timer for when there is something to do, and calls
@@ -321,7 +321,7 @@ func (a *attempt) due() {
 	}
 }
 
-// close reports the error. An answer that comes until the end still counts.
+// close reports the error. An answer that comes before the end still counts.
 func (a *attempt) close() {
 	a.closing = true
 	if !a.anyPending() || a.lame != nil {

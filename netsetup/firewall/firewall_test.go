@@ -209,7 +209,7 @@ func TestDropBeforeOurRulesStays(t *testing.T) {
 	wantDrops(t, f, "chain inet firewall in drops everything by a rule before those of nodens")
 }
 
-// Blocked claims only what is certain: pods lose redirection by it.
+// Blocked reports a chain only if it certainly drops: pods then lose redirection.
 func TestBlocked(t *testing.T) {
 	nftRule := func(rules string) [][]string {
 		return [][]string{{"nft", "table inet f { set s { type ipv4_addr; }; chain zone { iifname eth7 accept; }; chain f { type filter hook prerouting priority 0; policy drop; " + rules + " }; }"}}

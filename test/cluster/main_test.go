@@ -79,7 +79,7 @@ func command(program string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// waitFor waits until ok, which says what it sees, is true.
+// waitFor waits until ok returns true. ok also returns what it sees.
 func waitFor(t *testing.T, what string, ok func() (bool, string)) {
 	t.Helper()
 	deadline := time.After(timeout)

@@ -47,7 +47,8 @@ func TestNames(t *testing.T) {
 	t.Logf("%d clients, %d names each", len(clients), len(names))
 }
 
-// TestRecords compares nodens with CoreDNS for records that getaddrinfo does not ask.
+// TestRecords compares nodens with CoreDNS for records that getaddrinfo does not ask
+// for.
 func TestRecords(t *testing.T) {
 	needCluster(t)
 	startClients(t)
@@ -182,7 +183,7 @@ func coreDNS(t *testing.T) string {
 	return net.JoinHostPort(ip, "53")
 }
 
-// ask returns the data that a server has of a name, with the addresses behind CNAMEs.
+// ask returns the data that a server has for a name, with the addresses behind CNAMEs.
 func ask(t *testing.T, server, name string, qtypes ...uint16) string {
 	t.Helper()
 	var all []string

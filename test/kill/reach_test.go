@@ -67,8 +67,8 @@ func TestDeadFallback(t *testing.T) {
 	}
 }
 
-// Pods cannot reach the target: nodens does not redirect, or no longer. Once they
-// reach it, nodens does.
+// While pods cannot reach the target, nodens does not redirect, or stops redirecting.
+// Once they reach it, nodens redirects.
 func TestUnreachableTarget(t *testing.T) {
 	n := newNode(t)
 	m := lab.NewMemory(t)

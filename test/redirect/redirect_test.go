@@ -142,7 +142,7 @@ func TestTeardownWhileRunning(t *testing.T) {
 	n.expect(t, "restarted", vip, ownAnswer)
 }
 
-// Somebody removes the pins, and detaches a program. nodens restores them.
+// Another process removes the pins and detaches a program. nodens restores both.
 func TestRedirectionIsRestored(t *testing.T) {
 	n := newNode(t, lab.RouteFIB)
 	d := n.start(t, redirecting(corefile, "on", fallback))
