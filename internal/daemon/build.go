@@ -93,7 +93,7 @@ func (b *builder) build(cfg source) (*app, error) {
 	for addr, zones := range byAddr {
 		a.bindings = append(a.bindings, server.Binding{Addr: addr, Zones: zones, TCP: a.timeouts[addr], Guarded: b.opts.guarded(addr)})
 	}
-	a.plan, a.fast = b.opts.planRedirect(cfg), b.opts.planFastpath(cfg)
+	a.plan, a.fast = planRedirect(b.opts, cfg), planFastpath(b.opts, cfg)
 	var err error
 	if a.targets, err = a.plan.Bindings(byAddr, b.gate); err != nil {
 		a.plan.Err = err

@@ -11,7 +11,7 @@ const clusterIPEnv = "KUBE_DNS_SERVICE_HOST"
 
 // wrongClusterIP describes a local IP that looks like a cluster IP, while the Service
 // kube-dns has another one of the same family. It returns "" if there is none.
-func (o *Options) wrongClusterIP() string {
+func wrongClusterIP(o *Options) string {
 	service, err := netip.ParseAddr(o.Getenv(clusterIPEnv))
 	if err != nil {
 		return ""

@@ -22,7 +22,7 @@ func TestWrongClusterIP(t *testing.T) {
 		for _, ip := range tc.local {
 			o.LocalIPs = append(o.LocalIPs, netip.MustParseAddr(ip))
 		}
-		if got := o.wrongClusterIP(); (got != "") != tc.wrong {
+		if got := wrongClusterIP(o); (got != "") != tc.wrong {
 			t.Errorf("%s, %v: %q", tc.env, tc.local, got)
 		}
 	}

@@ -107,7 +107,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 		return nil, err
 	}
 	reloads := make(reloadRequests, 1)
-	fast := fastpath.New(b.log, b.registry, limits.cache/2, o.planFastpath(cfg))
+	fast := fastpath.New(b.log, b.registry, limits.cache/2, planFastpath(o, cfg))
 	store, memory := newCache(o.Root, limits, cache.Options{
 		Bytes: limits.cache - fast.Reserved(), Now: now, Kernel: fast,
 	}, b.log)
@@ -157,7 +157,7 @@ func (d *daemon) steps(cfg source) []step {
 // openRedirect never fails: without redirection the daemon serves by address.
 func (d *daemon) openRedirect(cfg source) func(context.Context) error {
 	return func(ctx context.Context) error {
-		plan := d.opts.planRedirect(cfg)
+		plan := planRedirect(d.opts, cfg)
 		d.host.setTargets(plan)
 		d.redirect.Open(ctx, plan)
 		return nil
@@ -214,7 +214,7 @@ func (d *daemon) becomeReady(ctx context.Context) error {
 	if err := d.pidfile.write(d.opts.PIDFile, d.opts.Supervisor.PID()); err != nil {
 		d.log.Error("running without a PID file", "error", err) // CoreDNS continues, too
 	}
-	if wrong := d.opts.wrongClusterIP(); wrong != "" {
+	if wrong := wrongClusterIP(d.opts); wrong != "" {
 		d.log.Warn("pods that query the Service kube-dns do not reach nodens by this address", "error", wrong)
 	}
 	d.probes.ready.Store(true)

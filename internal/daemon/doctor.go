@@ -29,7 +29,7 @@ func (o *Options) DoctorConfig(warn func(error)) doctor.Config {
 		ClusterDomain: strings.ToLower(o.ClusterDomain) + ".", ResolvConf: o.Path(hostResolvConf),
 		Needs: d.needs(), Holders: portHolders, Host: d.hostState,
 	}
-	c.WrongClusterIP = o.wrongClusterIP()
+	c.WrongClusterIP = wrongClusterIP(o)
 	for _, ip := range o.LocalIPs {
 		c.Addresses = append(c.Addresses, netip.AddrPortFrom(ip, o.DNSPort))
 	}
@@ -45,7 +45,7 @@ func (o *Options) DoctorConfig(warn func(error)) doctor.Config {
 		d.addBlock(&c, b)
 	}
 	d.addRedirect(&c, cfg)
-	if plan := o.planFastpath(source{Config: cfg}); plan.Wanted() {
+	if plan := planFastpath(o, source{Config: cfg}); plan.Wanted() {
 		c.KernelAnswers = func(ctx context.Context) []string { return kernelAnswers(ctx, cfg, plan) }
 	}
 	if addr := metricsAddr(cfg); addr != "" && slices.ContainsFunc(cfg.Blocks, (*config.Block).Cuts) {

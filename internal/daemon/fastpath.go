@@ -11,7 +11,7 @@ import (
 
 // planFastpath returns the fast path that cfg wants. Its tables are part of the
 // memory of the cache.
-func (o *Options) planFastpath(cfg source) fastpath.Plan {
+func planFastpath(o *Options, cfg source) fastpath.Plan {
 	return fastpath.NewPlan(cfg.Config, o.Redirect.Kubepods, o.Redirect.PodLogs)
 }
 

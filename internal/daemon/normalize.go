@@ -49,7 +49,7 @@ func readSearch(path string) (searchList, error) {
 // root zone has one by default.
 func (b *builder) normalise(a *app, block *config.Block) (*server.Normalise, error) {
 	n := block.Normalize
-	if n == nil && b.opts.normalisesByDefault(block) {
+	if n == nil && normalisesByDefault(b.opts, block) {
 		n = config.DefaultNormalize()
 	}
 	if n == nil || n.Mode == config.NormalizeOff {
@@ -65,20 +65,20 @@ func (b *builder) normalise(a *app, block *config.Block) (*server.Normalise, err
 		a.search, suffixes = &s, s.usable(b.log)
 	}
 	return server.NewNormalise(server.NormaliseConfig{
-		Suffixes: suffixes, Except: append(slices.Clone(n.Except), b.opts.otherZones(a.cfg, block)...),
+		Suffixes: suffixes, Except: append(slices.Clone(n.Except), otherZones(b.opts, a.cfg, block)...),
 		Observe: n.Mode == config.NormalizeObserve, Bare: n.Bare, Repair: n.Repair,
 		Timeout: n.Timeout, TTL: n.TTL,
 	})
 }
 
-func (o *Options) normalisesByDefault(b *config.Block) bool {
+func normalisesByDefault(o *Options, b *config.Block) bool {
 	isRoot := func(z config.Zone) bool { return z.Name == "." }
 	return len(o.LocalIPs) > 0 && len(b.Forwards) > 0 && slices.ContainsFunc(b.Zones, isRoot)
 }
 
 // otherZones returns the cluster domain and the zones of other blocks, such as stub
 // domains. normalize does not change names in them.
-func (o *Options) otherZones(cfg source, b *config.Block) []string {
+func otherZones(o *Options, cfg source, b *config.Block) []string {
 	zones := []string{dns.Fqdn(o.ClusterDomain)}
 	for _, other := range cfg.Blocks {
 		if other == b {

@@ -77,7 +77,7 @@ func TestOptionsReach(t *testing.T) {
 		}},
 		{"loadbalance", func(b *config.Block) (any, error) { return buildActions(b) }, []string{"prefer 10.0.0.0/8"}},
 		{"redirect on", func(b *config.Block) (any, error) {
-			return o.planRedirect(source{Config: &config.Config{Blocks: []*config.Block{b}}}), nil
+			return planRedirect(o, source{Config: &config.Config{Blocks: []*config.Block{b}}}), nil
 		}, []string{
 			"target :20153", "service 10.96.0.10", "fallback 10.0.2.7", "opt_out a/b", "uplink eth0", "heartbeat 300ms",
 		}},

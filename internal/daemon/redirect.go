@@ -8,21 +8,21 @@ import (
 )
 
 // planRedirect derives the plan of redirection from cfg and the options.
-func (o *Options) planRedirect(cfg source) redirect.Plan {
+func planRedirect(o *Options, cfg source) redirect.Plan {
 	_, accountErr := kube.InCluster(o.Getenv, o.Cluster.Account)
 	return redirect.NewPlan(redirect.Input{
 		Config:   cfg.Config,
 		LocalIPs: o.LocalIPs, NodeIPs: o.Redirect.NodeIPs, DNSPort: o.DNSPort,
 		Kubepods: o.Redirect.Kubepods, PinDir: o.Redirect.PinDir,
 		ClusterDomain: o.ClusterDomain,
-		UpstreamIP:    o.serviceIP(o.UpstreamService), ClusterIP: o.serviceIP(o.Cluster.Service),
+		UpstreamIP:    serviceIP(o, o.UpstreamService), ClusterIP: serviceIP(o, o.Cluster.Service),
 		LearnsEndpoints: accountErr == nil, Sample: o.Sample, Getenv: o.Getenv,
 	})
 }
 
 // serviceIP returns the cluster IP of a Service in the environment, or an invalid
 // address.
-func (o *Options) serviceIP(service string) netip.Addr {
+func serviceIP(o *Options, service string) netip.Addr {
 	a, _ := netip.ParseAddr(o.Getenv(serviceEnv(service)))
 	return a
 }

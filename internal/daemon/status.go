@@ -17,7 +17,7 @@ import (
 func (o *Options) wantsRules() bool { return o.SetupRules && !o.Sample }
 
 // isComplete ignores the parts that the options turn off.
-func (o *Options) isComplete(s netsetup.Status) bool {
+func isComplete(o *Options, s netsetup.Status) bool {
 	if !o.wantsRules() {
 		s.Rules.Present, s.Rules.Problem, s.Firewall.Problem = true, "", ""
 	}
@@ -28,7 +28,7 @@ func (o *Options) isComplete(s netsetup.Status) bool {
 }
 
 // printHost prints one line for each object: its kind and its state.
-func (o *Options) printHost(w io.Writer, s netsetup.Status) {
+func printHost(o *Options, w io.Writer, s netsetup.Status) {
 	link := s.Interface
 	if link == "" {
 		link = "none"
@@ -41,7 +41,7 @@ func (o *Options) printHost(w io.Writer, s netsetup.Status) {
 		}
 		fmt.Fprintf(w, "address\t%s on %s%s\n", a.Address, a.Link, after(a.Problem))
 	}
-	fmt.Fprintf(w, "rules\t%s\n", o.rulesState(s.Rules))
+	fmt.Fprintf(w, "rules\t%s\n", rulesState(o, s.Rules))
 	switch {
 	case o.wantsRules():
 		fmt.Fprintf(w, "accepts\t%s\n", accepts(s.Firewall))
@@ -53,7 +53,7 @@ func (o *Options) printHost(w io.Writer, s netsetup.Status) {
 	}
 }
 
-func (o *Options) rulesState(s netsetup.RulesStatus) string {
+func rulesState(o *Options, s netsetup.RulesStatus) string {
 	switch {
 	case !o.wantsRules():
 		return "not wanted"
@@ -98,7 +98,7 @@ func (o *Options) PrintStatus(ctx context.Context, w io.Writer, printError func(
 	complete = true
 	if len(o.HostConfig().Addrs) == 0 {
 		fmt.Fprintln(w, "link	not wanted: the daemon has no address to add to the host")
-	} else if complete, err = o.hostStatus(ctx, w); err != nil {
+	} else if complete, err = hostStatus(ctx, o, w); err != nil {
 		return false, err
 	}
 	cfg, err := o.ReadCorefile(printError)
@@ -113,7 +113,7 @@ func (o *Options) PrintStatus(ctx context.Context, w io.Writer, printError func(
 	return complete && redirected && answering, err
 }
 
-func (o *Options) hostStatus(ctx context.Context, w io.Writer) (complete bool, err error) {
+func hostStatus(ctx context.Context, o *Options, w io.Writer) (complete bool, err error) {
 	h, err := netsetup.New(o.HostConfig())
 	if err != nil {
 		return false, err
@@ -123,6 +123,6 @@ func (o *Options) hostStatus(ctx context.Context, w io.Writer) (complete bool, e
 	if err != nil {
 		return false, err
 	}
-	o.printHost(w, s)
-	return o.isComplete(s), nil
+	printHost(o, w, s)
+	return isComplete(o, s), nil
 }

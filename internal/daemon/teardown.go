@@ -65,7 +65,7 @@ func (t Teardown) awaitStop(ctx context.Context, o *Options) error {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		reason, err := o.inUse(ctx)
+		reason, err := inUse(ctx, o)
 		if err != nil || reason == "" {
 			return err
 		}
@@ -78,8 +78,8 @@ func (t Teardown) awaitStop(ctx context.Context, o *Options) error {
 }
 
 // inUse returns the reason why nodens counts as running, or "".
-func (o *Options) inUse(ctx context.Context) (reason string, err error) {
-	holders, err := o.listeners()
+func inUse(ctx context.Context, o *Options) (reason string, err error) {
+	holders, err := listeners(o)
 	if err != nil {
 		return "", err
 	}
@@ -101,7 +101,7 @@ func (o *Options) inUse(ctx context.Context) (reason string, err error) {
 }
 
 // listeners returns the sockets on the DNS port of the local addresses.
-func (o *Options) listeners() ([]netsetup.PortOwner, error) {
+func listeners(o *Options) ([]netsetup.PortOwner, error) {
 	if len(o.LocalIPs) == 0 {
 		return nil, nil
 	}
