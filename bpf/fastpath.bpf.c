@@ -91,6 +91,9 @@ struct {
 } scratches SEC(".maps");
 
 #define barrier() asm volatile("" ::: "memory")
+/* Lets the verifier see that x, a __u64, is at most mask. Without it, verifiers before
+ * 6.18 lose the bounds of an index into the scratch. */
+#define bound(x, mask) asm volatile("%0 &= %1" : "+r"(x) : "i"(mask))
 #define get16(p) (*(__u16 *)(p))
 #define get32(p) (*(__u32 *)(p))
 #define get64(p) (*(__u64 *)(p))
@@ -168,16 +171,20 @@ __attribute__((noinline)) int parse_opt(__u32 n)
 {
 	struct scratch *s = scratch();
 	__u32 len = OPT_LEN, sum = 0, i;
+	__u64 at = n - OPT_LEN;
 	__u8 *o;
 
 	if (!s || n < OPT_LEN + 5 || n > MAX_REST)
 		return 0;
-	o = (__u8 *)s->rest + n - OPT_LEN;
+	bound(at, 255);
+	o = (__u8 *)s->rest + at;
 	if (o[0] || o[1] || o[2] != 41 || o[9] || o[10]) {
 		if (n < COOKIE_LEN + 5)
 			return 0;
 		len = COOKIE_LEN;
-		o = (__u8 *)s->rest + n - COOKIE_LEN;
+		at = n - COOKIE_LEN;
+		bound(at, 255);
+		o = (__u8 *)s->rest + at;
 		if (o[0] || o[1] || o[2] != 41 || o[9] || o[10] != 12 || o[11] || o[12] != 10 || o[13] || o[14] != 8)
 			return 0;
 	}
@@ -199,12 +206,13 @@ __attribute__((noinline)) __u64 make_key(__u32 n)
 {
 	struct scratch *s = scratch();
 	__u64 h = hash_seed;
-	__u64 *tail;
+	__u64 *tail, at = n;
 	__u32 i;
 
 	if (!s || n > LARGE_NAME)
 		return 0;
-	tail = (__u64 *)((__u8 *)s->rest + n); /* type, class and OPT */
+	bound(at, 127);
+	tail = (__u64 *)((__u8 *)s->rest + at); /* type, class and OPT */
 	tail[0] = tail[1] = tail[2] = tail[3] = 0;
 #pragma unroll
 	for (i = 0; i < LARGE_NAME / 8; i++)
@@ -550,6 +558,7 @@ static __always_inline void read_addresses(struct scratch *s, int v6)
 static __always_inline __u32 read_question(struct __sk_buff *skb, struct scratch *s, __u32 off, __u32 n, const __u8 *dns)
 {
 	__u32 len, i;
+	__u64 at;
 	__u8 flags;
 
 	if (n < 5 || n > MAX_REST)
@@ -566,7 +575,9 @@ static __always_inline __u32 read_question(struct __sk_buff *skb, struct scratch
 	len = n - s->opt_len - 4;
 	if (len < 1 || len > LARGE_NAME)
 		return 0;
-	s->key.type_class = get32((__u8 *)s->rest + len);
+	at = len;
+	bound(at, 127);
+	s->key.type_class = get32((__u8 *)s->rest + at);
 	s->key.name_len = len;
 	flags = s->opt_do ? KEY_DO : 0;
 	if (dns[3] & 0x10)
