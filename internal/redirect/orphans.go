@@ -31,33 +31,53 @@ func orphans(pinned []bpf.Pinned, own []bpf.Service) (targets []netip.AddrPort, 
 	return targets, frozen
 }
 
+// clientSockets closes pods' sockets, so that their lookups are retried.
+type clientSockets struct {
+	kubepods string // directory
+	pinDir   string
+	services []bpf.Service
+	log      *slog.Logger
+}
+
 // closeOrphans closes sockets of pods that wait for an answer of a dead or frozen
-// predecessor, so that the clients retry at once. Call it before this process is
-// alive: the kernel sends the retries to the fallback.
-func (s *session) closeOrphans() {
-	pinned, err := bpf.Inspect(s.plan.PinDir)
+// predecessor. Call it before this process is alive: the kernel sends the retries to
+// the fallback.
+func (p *clientSockets) closeOrphans() {
+	pinned, err := bpf.Inspect(p.pinDir)
 	if err != nil {
 		return // OpenRedirect reports it
 	}
-	targets, _ := orphans(pinned, s.plan.Services)
+	targets, _ := orphans(pinned, p.services)
 	for _, target := range targets {
-		freeSockets(s.cfg.Logger, s.kubepods, target, "the predecessor does not answer")
+		freeSockets(p.log, p.kubepods, target, "the predecessor does not answer")
 	}
 }
 
 // replaceFrozen takes the place of a predecessor that is frozen, and reports whether
 // there is one.
-func (s *session) replaceFrozen() bool {
-	pinned, err := bpf.Inspect(s.plan.PinDir)
-	targets, frozen := orphans(pinned, s.plan.Services)
+func (p *clientSockets) replaceFrozen(takePorts func()) bool {
+	pinned, err := bpf.Inspect(p.pinDir)
+	targets, frozen := orphans(pinned, p.services)
 	if err != nil || !frozen {
 		return false
 	}
-	s.takePorts()
+	takePorts()
 	for _, target := range targets {
-		freeSockets(s.cfg.Logger, s.kubepods, target, "the predecessor is frozen")
+		freeSockets(p.log, p.kubepods, target, "the predecessor is frozen")
 	}
 	return true
+}
+
+// closeEscaped closes sockets that were connected to a redirected address while no
+// program was attached, so that the retries are redirected. dead: a process that
+// redirected is dead or frozen. Then it also closes those that wait for its answer.
+func (p *clientSockets) closeEscaped(dead bool) {
+	for _, svc := range p.services {
+		freeSockets(p.log, p.kubepods, svc.VIP, "redirection was incomplete")
+		if dead {
+			freeSockets(p.log, p.kubepods, svc.Target, "the process that redirected does not answer")
+		}
+	}
 }
 
 // takePorts takes the ports that a frozen process holds.

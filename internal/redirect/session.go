@@ -23,6 +23,7 @@ type session struct {
 	status *status
 
 	kubepods string        // directory
+	sockets  *clientSockets   // of kubepods
 	kernel   *bpf.Redirect // nil: not loaded
 	// fallbacks and reach are nil if kernel is
 	fallbacks *fallbacks
@@ -46,9 +47,10 @@ func (s *session) load(endpoints learned, first bool) error {
 			return err
 		}
 	}
+	s.sockets = &clientSockets{kubepods: s.kubepods, pinDir: s.plan.PinDir, services: s.plan.Services, log: s.cfg.Logger}
 	if first {
-		s.closeOrphans()
-		if err := s.allowSteering(); err != nil {
+		s.sockets.closeOrphans()
+		if err := allowSteering(s.plan.PinDir, s.cfg.Restarted); err != nil {
 			return err
 		}
 	}
@@ -60,7 +62,7 @@ func (s *session) load(endpoints learned, first bool) error {
 	s.fallbacks = newFallbacks(s, services, pinned)
 	var err error
 	s.kernel, err = bpf.OpenRedirect(bpf.RedirectConfig{
-		Cgroup: s.kubepods, PinDir: s.plan.PinDir, Services: s.withoutLastResort(s.fallbacks.in(services)),
+		Cgroup: s.kubepods, PinDir: s.plan.PinDir, Services: withoutLastResort(s.kubepods, s.fallbacks.in(services)),
 		HeartbeatTimeout: s.plan.Heartbeat, Logger: s.cfg.Logger,
 	})
 	if err != nil {
@@ -76,17 +78,17 @@ func (s *session) load(endpoints learned, first bool) error {
 }
 
 // allowSteering ends an operator's teardown, which holds until nodens starts as a whole.
-func (s *session) allowSteering() error {
-	if s.cfg.Restarted {
+func allowSteering(pinDir string, restarted bool) error {
+	if restarted {
 		return nil
 	}
-	return bpf.AllowSteering(s.plan.PinDir)
+	return bpf.AllowSteering(pinDir)
 }
 
 // withoutLastResort returns services without a last resort if they are behind a socket
 // load balancer, or that is not known.
-func (s *session) withoutLastResort(services []bpf.Service) []bpf.Service {
-	if behind, err := bpf.HasSocketLB(s.kubepods); err != nil || behind {
+func withoutLastResort(kubepods string, services []bpf.Service) []bpf.Service {
+	if behind, err := bpf.HasSocketLB(kubepods); err != nil || behind {
 		for i := range services {
 			services[i].LastResort = netip.AddrPort{}
 		}
@@ -97,7 +99,7 @@ func (s *session) withoutLastResort(services []bpf.Service) []bpf.Service {
 // updateLastResort follows a socket load balancer that appears or disappears.
 func (s *session) updateLastResort() error {
 	var errs []error
-	for _, svc := range s.withoutLastResort(slices.Clone(s.plan.Services)) {
+	for _, svc := range withoutLastResort(s.kubepods, slices.Clone(s.plan.Services)) {
 		errs = append(errs, s.kernel.SetLastResort(svc.VIP, svc.LastResort))
 	}
 	return errors.Join(errs...)
@@ -193,7 +195,7 @@ func (s *session) engage(ctx context.Context) error {
 	s.steering.run(s.followReach)
 	beats := &heartbeat{
 		services: s.plan.Services, workers: s.cfg.Workers, interval: heartbeatInterval(s.plan.Heartbeat),
-		kernel: s.kernel, status: s.status, report: s.report(),
+		kernel: s.kernel, status: s.status, report: s.plan.report(s.kubepods),
 		pace: pace{queries: s.cfg.Queries}, answered: s.cfg.Answered, withdrawn: s.cfg.Withdrawn, takePorts: s.takePorts, replaced: &s.replaced,
 	}
 	s.steering.run(beats.run)
@@ -205,11 +207,11 @@ func (s *session) engage(ctx context.Context) error {
 
 func (s *session) attach(ctx context.Context) error {
 	replaced := false
-	err := checkTargets(ctx, s.plan.Services, s.cfg.Workers, func() { replaced = replaced || s.replaceFrozen() })
+	err := checkTargets(ctx, s.plan.Services, s.cfg.Workers, func() { replaced = replaced || s.sockets.replaceFrozen(s.takePorts) })
 	if err != nil {
 		return err
 	}
-	if err := s.optOut().sync(); err != nil {
+	if err := newOptOut(s).sync(); err != nil {
 		return err
 	}
 	if err := s.reach.check(ctx); errors.Is(err, errUnreachable) {
@@ -218,14 +220,14 @@ func (s *session) attach(ctx context.Context) error {
 	return s.kernel.Engage()
 }
 
-func (s *session) optOut() *optOut {
+func newOptOut(s *session) *optOut {
 	return &optOut{kernel: s.kernel, status: s.status, kubepods: s.kubepods, podLogs: s.cfg.PodLogs, names: s.plan.OptOut}
 }
 
 // report is what the supervisor needs to know about the plan.
-func (s *session) report() supervise.Report {
-	report := supervise.Report{Cgroup: s.kubepods, Timeout: cmp.Or(s.plan.Heartbeat, bpf.DefaultHeartbeatTimeout)}
-	for _, svc := range s.plan.Services {
+func (p *Plan) report(kubepods string) supervise.Report {
+	report := supervise.Report{Cgroup: kubepods, Timeout: cmp.Or(p.Heartbeat, bpf.DefaultHeartbeatTimeout)}
+	for _, svc := range p.Services {
 		report.Targets = append(report.Targets, svc.Target)
 	}
 	return report
@@ -244,7 +246,7 @@ func (s *session) maintain(ctx context.Context, err error) {
 		}
 		err = s.engage(ctx)
 	}
-	s.steering.run(s.optOut().follow)
+	s.steering.run(newOptOut(s).follow)
 	newWatcher(s).run(ctx)
 }
 

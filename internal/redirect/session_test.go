@@ -14,8 +14,7 @@ func TestTeardownHoldsForTheNextWorker(t *testing.T) {
 		if err := os.Mkdir(mark, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		s := &session{cfg: Config{Restarted: restarted}, plan: Plan{PinDir: dir}}
-		if err := s.allowSteering(); err != nil {
+		if err := allowSteering(dir, restarted); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(mark); os.IsNotExist(err) == restarted {

@@ -35,7 +35,7 @@ type watcher struct {
 	log      *slog.Logger
 	kubepods string // directory
 	dirs     []string
-	free     func(dead bool) // see freeEscaped
+	free     func(dead bool) // see closeEscaped
 	update   func() error    // of what depends on other programs
 	replaced *atomic.Bool    // another process redirects
 
@@ -48,7 +48,7 @@ type watcher struct {
 func newWatcher(s *session) *watcher {
 	pins := s.kernel.PinDir()
 	return &watcher{
-		kernel: s.kernel, status: s.status, log: s.cfg.Logger, kubepods: s.kubepods, free: s.freeEscaped, update: s.updateLastResort, replaced: &s.replaced, repairedAt: time.Now(),
+		kernel: s.kernel, status: s.status, log: s.cfg.Logger, kubepods: s.kubepods, free: s.sockets.closeEscaped, update: s.updateLastResort, replaced: &s.replaced, repairedAt: time.Now(),
 		dirs: []string{filepath.Dir(s.kubepods), filepath.Dir(filepath.Dir(pins)), filepath.Dir(pins), pins, filepath.Join(pins, "links")},
 	}
 }
@@ -145,19 +145,6 @@ func (w *watcher) report(who bpf.Steering) {
 		w.status.on()
 		if changed {
 			w.log.Info("this process redirects sockets again")
-		}
-	}
-}
-
-// freeEscaped closes pods' sockets that were connected to a redirected address while
-// no program was attached, so that their lookups are retried through redirection.
-// dead: a process that redirected is dead or frozen. Then it also closes those that wait
-// for its answer.
-func (s *session) freeEscaped(dead bool) {
-	for _, svc := range s.plan.Services {
-		freeSockets(s.cfg.Logger, s.kubepods, svc.VIP, "redirection was incomplete")
-		if dead {
-			freeSockets(s.cfg.Logger, s.kubepods, svc.Target, "the process that redirected does not answer")
 		}
 	}
 }
