@@ -22,9 +22,9 @@ type session struct {
 	plan   Plan
 	status *status
 
-	kubepods string        // directory
-	sockets  *clientSockets   // of kubepods
-	kernel   *bpf.Redirect // nil: not loaded
+	kubepods string         // directory
+	sockets  *clientSockets // of kubepods
+	kernel   *bpf.Redirect  // nil: not loaded
 	// fallbacks and reach are nil if kernel is
 	fallbacks *fallbacks
 	reach     *targetProbe
