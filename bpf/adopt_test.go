@@ -135,11 +135,7 @@ func TestAdoptionUnderLoad(t *testing.T) {
 		prev = next
 	}
 	asked := l.finish(t)
-	for _, h := range hooks() {
-		if n := countAttached(t, p.kubepods, h); n != 1 {
-			t.Errorf("%s is attached %d times", h.name, n)
-		}
-	}
+	checkAttached(t, p.kubepods, 1)
 	t.Logf("%d lookups during 100 × %d swaps", asked, len(hooks()))
 }
 
@@ -185,11 +181,7 @@ func TestMovedCgroup(t *testing.T) {
 	check(t, next.Attach())
 	check(t, next.Alive())
 	p.askAll(t, "target")
-	for _, h := range hooks() {
-		if n := countAttached(t, cfg.Cgroup, h); n != 0 {
-			t.Errorf("%s is still attached to the old cgroup", h.name)
-		}
-	}
+	checkAttached(t, cfg.Cgroup, 0)
 }
 
 // While a predecessor is alive, its services change only when the successor is alive
@@ -222,6 +214,16 @@ func countAttached(t testing.TB, dir string, h hook) uint32 {
 	_, n, err := queryAttached(dir, uint32(h.attach))
 	check(t, err)
 	return n
+}
+
+// checkAttached checks how often the program of each hook is attached to a cgroup.
+func checkAttached(t testing.TB, dir string, want uint32) {
+	t.Helper()
+	for _, h := range hooks() {
+		if n := countAttached(t, dir, h); n != want {
+			t.Errorf("%s is attached to %s %d times, want %d", h.name, dir, n, want)
+		}
+	}
 }
 
 func checkNames(t testing.TB, dir string, want int) {

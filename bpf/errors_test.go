@@ -89,11 +89,7 @@ func TestAncestorProgram(t *testing.T) {
 				t.Errorf("%+v", ancestor)
 			}
 			checkNames(t, filepath.Join(r.dir, linksDir), 0)
-			for _, h := range hooks() {
-				if n := countAttached(t, p.kubepods, h); n != 0 {
-					t.Errorf("%s stays attached", h.name)
-				}
-			}
+			checkAttached(t, p.kubepods, 0)
 		})
 	}
 	t.Run("multi", func(t *testing.T) {

@@ -306,11 +306,9 @@ func (c *cells[T]) release(n uint32) { c.free = append(c.free, n) }
 // unused names costs little.
 func (c *cells[T]) take(t *AnswerTable, flag uint32) (uint32, bool) {
 	const tries = 8
-	for range tries {
-		if n := len(c.free); n > 0 {
-			n := c.free[n-1]
-			c.free = c.free[:len(c.free)-1]
-			return n, true
+	for try := 0; len(c.free) == 0; try++ {
+		if try == tries {
+			return 0, false
 		}
 		c.hand = (c.hand + 1) % len(c.cells)
 		number := uint32(c.hand) | flag
@@ -322,12 +320,10 @@ func (c *cells[T]) take(t *AnswerTable, flag uint32) (uint32, bool) {
 			t.remove(way)
 		}
 	}
-	if n := len(c.free); n > 0 {
-		last := c.free[n-1]
-		c.free = c.free[:n-1]
-		return last, true
-	}
-	return 0, false
+	last := len(c.free) - 1
+	n := c.free[last]
+	c.free = c.free[:last]
+	return n, true
 }
 
 const largeName = int(fastLimitsLARGE_NAME) / 8

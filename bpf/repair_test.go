@@ -68,11 +68,7 @@ func TestRepairLink(t *testing.T) {
 		repair(t, r, Ours, "program "+h.name, true)
 	}
 	p.askAll(t, "target")
-	for _, h := range hooks() {
-		if n := countAttached(t, p.kubepods, h); n != 1 {
-			t.Errorf("%s is attached %d times", h.name, n)
-		}
-	}
+	checkAttached(t, p.kubepods, 1)
 }
 
 func TestRepairCgroup(t *testing.T) {
@@ -105,11 +101,7 @@ func TestRepairAfterReplacement(t *testing.T) {
 	check(t, next.Close())
 	repair(t, old, Ours, "pins", false)
 	p.askAll(t, "target")
-	for _, h := range hooks() {
-		if n := countAttached(t, p.kubepods, h); n != 1 {
-			t.Errorf("%s is attached %d times", h.name, n)
-		}
-	}
+	checkAttached(t, p.kubepods, 1)
 }
 
 // An operator's teardown holds for a running process, also if it is repeated, until
@@ -122,11 +114,7 @@ func TestTeardownUnderAProcess(t *testing.T) {
 	for range 2 {
 		check(t, Teardown(cfg.PinDir))
 		repair(t, r, TornDown, "", false)
-		for _, h := range hooks() {
-			if n := countAttached(t, p.kubepods, h); n != 0 {
-				t.Errorf("%s is attached %d times", h.name, n)
-			}
-		}
+		checkAttached(t, p.kubepods, 0)
 	}
 	if used, err := InUse(cfg.PinDir); !used || err != nil {
 		t.Errorf("in use: %t, %v", used, err)
@@ -172,11 +160,7 @@ func TestTwoVersions(t *testing.T) {
 	p.askAll(t, "target")
 	check(t, old.RemoveOtherVersions())
 	checkNames(t, cfg.PinDir, 1)
-	for _, h := range hooks() {
-		if n := countAttached(t, p.kubepods, h); n != 1 {
-			t.Errorf("%s is attached %d times", h.name, n)
-		}
-	}
+	checkAttached(t, p.kubepods, 1)
 }
 
 // A process that is starting, or waits in mode auto, is not disturbed.
@@ -226,11 +210,7 @@ func TestTeardown(t *testing.T) {
 		if _, err := os.Stat(cfg.PinDir); !os.IsNotExist(err) {
 			t.Errorf("stat of the pin directory: %v", err)
 		}
-		for _, h := range hooks() {
-			if n := countAttached(t, p.kubepods, h); n != 0 {
-				t.Errorf("%s is attached %d times", h.name, n)
-			}
-		}
+		checkAttached(t, p.kubepods, 0)
 	}
 	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
 	if got := p.call(t, request{Op: "send", Socket: "u", Addr: ap(vip4), Payload: "q"}); got.Errno != unix.ENETUNREACH {

@@ -3,6 +3,8 @@ package fastpath
 import (
 	"fmt"
 	"io"
+
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // PrintStatus prints for each pod's interface whether the kernel answers there, and why
@@ -21,7 +23,7 @@ func PrintStatus(w io.Writer, plan Plan, leases func() (map[string]int64, error)
 	have, err := leases()
 	if err != nil && len(links) > 0 {
 		fmt.Fprintf(w, "fastpath\tnodens answers all queries, or its metrics cannot be read: see its log (%v)\n", err)
-		return plan.Mode != "on"
+		return plan.Mode != config.FastpathOn
 	}
 	if len(links) == 0 {
 		fmt.Fprintln(w, "fastpath\tno pod has a veth on this node")

@@ -62,7 +62,7 @@ type fallbacks struct {
 func newFallbacks(s *session, services []bpf.Service, pinned []bpf.Pinned) *fallbacks {
 	f := &fallbacks{
 		status: s.status, log: s.cfg.Logger, name: dns.Fqdn(s.plan.ClusterDomain),
-		free:   func(a netip.AddrPort) { freeSockets(s.cfg.Logger, s.kubepods, a, "the fallback does not answer") },
+		free:   func(a netip.AddrPort) { s.sockets.free(a, "the fallback does not answer") },
 		added:  make(chan struct{}, 1),
 		known:  make(map[netip.AddrPort][]netip.AddrPort),
 		health: make(map[netip.AddrPort]health),
@@ -224,11 +224,11 @@ func (f *fallbacks) wait(ctx context.Context) bool {
 	}
 }
 
-// list returns the fallbacks of all services, or only those with the given health.
-func (f *fallbacks) list(only ...health) []netip.AddrPort {
+// list returns the fallbacks of all services that have the given health.
+func (f *fallbacks) list(want health) []netip.AddrPort {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.DeleteFunc(f.all(), func(a netip.AddrPort) bool { return len(only) > 0 && !slices.Contains(only, f.health[a]) })
+	return slices.DeleteFunc(f.all(), func(a netip.AddrPort) bool { return f.health[a] != want })
 }
 
 // ask queries some at the same time, and acts on those that do not answer. It uses TCP

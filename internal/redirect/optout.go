@@ -100,16 +100,8 @@ func Pods(kubepods, podLogs string, names []config.PodName) (map[string]bool, er
 		return nil, fmt.Errorf("find pods that opt out: %w", err)
 	}
 	pods := make(map[string]bool)
-	for _, parent := range podParents(kubepods) {
-		entries, err := os.ReadDir(parent)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENODEV) {
-			return nil, fmt.Errorf("find cgroups of pods: %w", err)
-		}
-		for _, e := range entries {
-			if uid, ok := podUID(e.Name()); ok {
-				pods[filepath.Join(parent, e.Name())] = named[uid]
-			}
-		}
+	if err := eachPod(kubepods, func(dir, uid string) { pods[dir] = named[uid] }); err != nil {
+		return nil, fmt.Errorf("find cgroups of pods: %w", err)
 	}
 	return pods, nil
 }
@@ -153,31 +145,34 @@ func podUIDs(podLogs string, names []config.PodName) (map[string]bool, error) {
 	return uids, nil
 }
 
-// podCgroups returns the ids of pods' cgroups. They are below kubepods or below
-// the cgroup of a quality of service. Their names are pod<UID>, or, with
-// underscores in the UID, kubepods[-QOS]-pod<UID>.slice.
+// podCgroups returns the ids of the cgroups of the pods with the UIDs.
 func podCgroups(kubepods string, uids map[string]bool) (map[uint64]bool, error) {
 	ids := make(map[uint64]bool)
-	for _, dir := range podParents(kubepods) {
-		entries, err := os.ReadDir(dir)
+	err := eachPod(kubepods, func(dir, uid string) {
+		var st syscall.Stat_t
+		if uids[uid] && syscall.Lstat(dir, &st) == nil { // else removed meanwhile
+			ids[st.Ino] = true
+		}
+	})
+	return ids, err
+}
+
+// eachPod calls f with the directory of each pod's cgroup and the pod's UID. The cgroups
+// are below kubepods or below the cgroup of a quality of service. Their names are
+// pod<UID>, or, with underscores in the UID, kubepods[-QOS]-pod<UID>.slice.
+func eachPod(kubepods string, f func(dir, uid string)) error {
+	for _, parent := range podParents(kubepods) {
+		entries, err := os.ReadDir(parent)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENODEV) {
-			return nil, err
+			return err
 		}
 		for _, e := range entries {
-			uid, ok := podUID(e.Name())
-			if !ok || !uids[uid] {
-				continue
-			}
-			info, err := e.Info()
-			if err != nil {
-				continue // removed meanwhile
-			}
-			if st, ok := info.Sys().(*syscall.Stat_t); ok {
-				ids[st.Ino] = true
+			if uid, ok := podUID(e.Name()); ok {
+				f(filepath.Join(parent, e.Name()), uid)
 			}
 		}
 	}
-	return ids, nil
+	return nil
 }
 
 // podParents returns the directories that contain pods' cgroups.

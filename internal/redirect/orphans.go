@@ -39,6 +39,18 @@ type clientSockets struct {
 	log      *slog.Logger
 }
 
+// free closes the sockets of pods that are connected to peer, so that their lookups are
+// retried.
+func (p *clientSockets) free(peer netip.AddrPort, reason string) {
+	n, err := bpf.DestroyPodSockets(p.kubepods, "/proc", peer, bpf.UDP, bpf.TCP)
+	if err != nil {
+		p.log.Warn("closing sockets of pods failed: their lookups may wait for a timeout", "peer", peer, "error", err)
+	}
+	if err == nil || n > 0 {
+		p.log.Info("closed sockets of pods: their lookups are retried", "peer", peer, "sockets", n, "reason", reason)
+	}
+}
+
 // closeOrphans closes sockets of pods that wait for an answer of a dead or frozen
 // predecessor. Call it before this process is alive: the kernel sends the retries to
 // the fallback.
@@ -49,7 +61,7 @@ func (p *clientSockets) closeOrphans() {
 	}
 	targets, _ := orphans(pinned, p.services)
 	for _, target := range targets {
-		freeSockets(p.log, p.kubepods, target, "the predecessor does not answer")
+		p.free(target, "the predecessor does not answer")
 	}
 }
 
@@ -63,7 +75,7 @@ func (p *clientSockets) replaceFrozen(takePorts func()) bool {
 	}
 	takePorts()
 	for _, target := range targets {
-		freeSockets(p.log, p.kubepods, target, "the predecessor is frozen")
+		p.free(target, "the predecessor is frozen")
 	}
 	return true
 }
@@ -73,9 +85,9 @@ func (p *clientSockets) replaceFrozen(takePorts func()) bool {
 // redirected is dead or frozen. Then it also closes those that wait for its answer.
 func (p *clientSockets) closeEscaped(dead bool) {
 	for _, svc := range p.services {
-		freeSockets(p.log, p.kubepods, svc.VIP, "redirection was incomplete")
+		p.free(svc.VIP, "redirection was incomplete")
 		if dead {
-			freeSockets(p.log, p.kubepods, svc.Target, "the process that redirected does not answer")
+			p.free(svc.Target, "the process that redirected does not answer")
 		}
 	}
 }
@@ -87,16 +99,4 @@ func (s *session) takePorts() {
 		return
 	}
 	s.cfg.Logger.Warn("a frozen nodens still holds the ports: it gets no more lookups; end it")
-}
-
-// freeSockets closes the sockets of pods that are connected to peer, so that their
-// lookups are retried.
-func freeSockets(log *slog.Logger, kubepods string, peer netip.AddrPort, reason string) {
-	n, err := bpf.DestroyPodSockets(kubepods, "/proc", peer, bpf.UDP, bpf.TCP)
-	if err != nil {
-		log.Warn("closing sockets of pods failed: their lookups may wait for a timeout", "peer", peer, "error", err)
-	}
-	if err == nil || n > 0 {
-		log.Info("closed sockets of pods: their lookups are retried", "peer", peer, "sockets", n, "reason", reason)
-	}
 }

@@ -49,7 +49,7 @@ func TestFreeSocketsFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		var log strings.Builder
-		freeSockets(slog.New(slog.NewTextHandler(&log, nil)), dir, netip.MustParseAddrPort("192.0.2.1:53"), "test")
+		(&clientSockets{kubepods: dir, log: slog.New(slog.NewTextHandler(&log, nil))}).free(netip.MustParseAddrPort("192.0.2.1:53"), "test")
 		if !strings.Contains(log.String(), tc.want) || strings.Contains(log.String(), tc.not) {
 			t.Errorf("processes %q: %s", tc.procs, log.String())
 		}

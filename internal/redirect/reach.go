@@ -26,7 +26,7 @@ func (s *session) followReach(ctx context.Context) {
 		status: s.status, withdraw: s.kernel.Withdraw, resume: s.kernel.Resume, keep: s.kernel.KeepFallbacks,
 		free: func() {
 			for _, svc := range s.plan.Services {
-				freeSockets(s.cfg.Logger, s.kubepods, svc.Target, "pods do not reach the target")
+				s.sockets.free(svc.Target, "pods do not reach the target")
 			}
 		},
 	}

@@ -12,9 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
 	"github.com/miekg/dns"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/lab"
@@ -151,15 +149,5 @@ func (n *node) turn(b *testing.B, name string) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = prog.Close() })
-	n.Inside(b, func() error {
-		l, err := netlink.LinkByName(name)
-		if err != nil {
-			return err
-		}
-		a, err := link.AttachTCX(link.TCXOptions{Interface: l.Attrs().Index, Program: prog, Attach: ebpf.AttachTCXIngress})
-		if err == nil {
-			b.Cleanup(func() { _ = a.Close() })
-		}
-		return err
-	})
+	n.attach(b, name, prog, ebpf.AttachTCXIngress)
 }

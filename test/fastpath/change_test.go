@@ -81,7 +81,7 @@ func TestNoOldAnswer(t *testing.T) {
 		mark := d.Err.Mark()
 		lab.ReplaceFile(t, d.Conf, corefileWith("fastpath on", "# "+strconv.Itoa(i)))
 		d.Signal(t, syscall.SIGHUP)
-		d.Err.WaitFor(t, mark, `configuration reloaded|reloaded`)
+		d.Err.WaitFor(t, mark, `msg=reloaded`)
 		want := v.n.Load() + 2 // the answer has changed meanwhile
 		for late := time.Now().Add(time.Minute); v.n.Load() < want && time.Now().Before(late); {
 			time.Sleep(20 * time.Millisecond)

@@ -320,8 +320,8 @@ func drops(t *testing.T) *ebpf.Program {
 	return p
 }
 
-// attach attaches a program to an interface behind ours.
-func (n *node) attach(t *testing.T, name string, prog *ebpf.Program, to ebpf.AttachType) {
+// attach attaches a program to an interface, behind that of nodens.
+func (n *node) attach(t testing.TB, name string, prog *ebpf.Program, to ebpf.AttachType) {
 	t.Helper()
 	n.Inside(t, func() error {
 		l, err := netlink.LinkByName(name)
