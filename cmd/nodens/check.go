@@ -56,7 +56,7 @@ func check(e env, f *flags, asJSON bool) error {
 	cfg, err := f.ReadCorefile(func(err error) { warnings = append(warnings, err) })
 	if err == nil {
 		warnings = append(warnings, cfg.Warnings...)
-		err = errors.Join(cfg.Overlap(f.DNSPort), cfg.Loops(f.DNSPort), f.CheckLimits(cfg))
+		err = errors.Join(cfg.Overlap(f.DNSPort), cfg.Loops(f.DNSPort), f.CheckLimits(cfg), f.CheckStatus())
 	}
 	if asJSON {
 		r := checkResult{OK: err == nil, Errors: config.Problems(err), Warnings: config.Problems(errors.Join(warnings...)), Blocks: []config.BlockText{}}

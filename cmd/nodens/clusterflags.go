@@ -3,10 +3,9 @@ package main
 import (
 	"errors"
 	"flag"
-	"fmt"
-	"strconv"
 	"strings"
 
+	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/kube"
 )
 
@@ -52,17 +51,8 @@ func (f *flags) setLimits(fs *flag.FlagSet) {
 		{"max-tcp-connections-per-client", "keep at most `n` TCP connections of one client on one address (default half of -max-tcp-connections)", &l.TCPPerClient},
 	} {
 		fs.Func(f.name, f.usage, func(s string) (err error) {
-			*f.to, err = parseCount(s)
+			*f.to, err = cmdline.Count(s)
 			return err
 		})
 	}
-}
-
-// parseCount parses a limit of at least 1.
-func parseCount(s string) (int, error) {
-	n, err := strconv.ParseUint(s, 10, 20)
-	if err != nil || n == 0 {
-		return 0, fmt.Errorf("want a number from 1 to %d", 1<<20-1)
-	}
-	return int(n), nil
 }

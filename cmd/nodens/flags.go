@@ -6,7 +6,6 @@ import (
 	"flag"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/daemon"
+	"github.com/nodens-dns/nodens/internal/state"
 )
 
 // flags is the parsed command line of the daemon.
@@ -40,7 +40,7 @@ type group struct {
 // flagGroups is the order of the help text. A test checks that each flag is in one.
 var flagGroups = []group{
 	{"Configuration", []string{"conf", "corefile", "basecorefile", "kubednscm", "upstreamsvc", "cluster-domain", "reloadwithsignal"}},
-	{"Addresses and ports", []string{"localip", "dns.port", "p", "health-port", "prometheus-listen-address", "metrics-listen-address"}},
+	{"Addresses and ports", []string{"localip", "dns.port", "p", "health-port", "prometheus-listen-address", "metrics-listen-address", "status-address", "status-token-file"}},
 	{"Host", []string{"setupinterface", "interfacename", "setupiptables", "syncinterval", "skipteardown", "pidfile"}},
 	{"Redirection", []string{"kubepods", "redirect-pin-dir", "pod-logs", "node-ip"}},
 	{"API server", []string{"endpoints-of", "zone", "service-account"}},
@@ -103,6 +103,8 @@ func (f *flags) set() *flag.FlagSet {
 	fs.StringVar(&f.CacheSnapshot, "cache-snapshot", "", "pass the cache to the next process: in `file` if that process starts after this one has ended, over file.sock if it starts before. Other users must not be able to write to the directory, for example /run/nodens (default: each process starts with an empty cache)")
 	fs.BoolVar(&f.Hedge, "hedge", true, "send the query again when the upstream takes longer than usual to reply, not only after two seconds")
 	fs.BoolVar(&f.KeepPrivileges, "keep-privileges", false, "keep the capabilities that nodens does not need after the start")
+	fs.StringVar(&f.Status.Address, "status-address", state.DefaultAddress, "serve the daemon's state, its page and the lists of top names and clients by HTTP on `IP:port`; empty turns it off. An address that is not loopback needs -status-token-file")
+	fs.StringVar(&f.Status.TokenFile, "status-token-file", "", "`file` with the token that requests to -status-address must have in the header X-Nodens-Token")
 	fs.BoolVar(&f.version, "version", false, "print the version and exit")
 	fs.BoolVar(&f.plugins, "plugins", false, "print the Corefile directives that nodens knows and exit")
 	return fs
@@ -131,7 +133,7 @@ func (f *flags) setAddresses(fs *flag.FlagSet) {
 	})
 	port := func(to *uint16) func(string) error {
 		return func(s string) (err error) {
-			*to, err = parsePort(s)
+			*to, err = cmdline.Port(s)
 			return err
 		}
 	}
@@ -140,7 +142,7 @@ func (f *flags) setAddresses(fs *flag.FlagSet) {
 	fs.Func("health-port", "`port` of the health directive, for the netfilter rules (default 8080)", port(&f.HealthPort))
 	fs.StringVar(&f.Prometheus, "prometheus-listen-address", ":9253", "`address` that replaces __PROMETHEUS__ENDPOINT__")
 	fs.Func("metrics-listen-address", "with -localip, serve the metric of set-up errors on `address`; 0 turns it off (default "+defaultSetupMetrics+")", func(s string) (err error) {
-		f.SetupMetrics, err = parseSetupMetrics(s)
+		f.SetupMetrics, err = cmdline.HostPort(s)
 		return err
 	})
 }
@@ -151,7 +153,7 @@ func (f *flags) setHost(fs *flag.FlagSet) {
 	fs.BoolVar(&f.SetupRules, "setupiptables", true, "exempt the local addresses from connection tracking, by our own nftables table, and accept their DNS traffic in other tables' chains that drop by default")
 	fs.BoolVar(&f.SkipTeardown, "skipteardown", false, "do not remove addresses and rules from the host on exit")
 	fs.Func("syncinterval", "check the whole host set-up at this interval, in `seconds`; when the kernel reports a change, nodens repairs it at once (default 60)", func(s string) (err error) {
-		f.SyncInterval, err = parseSyncInterval(s)
+		f.SyncInterval, err = cmdline.Interval(s)
 		return err
 	})
 	fs.StringVar(&f.PIDFile, "pidfile", "", "write the process ID to `file` once serving, and remove it on exit")
@@ -178,49 +180,6 @@ func (f *flags) setLog(fs *flag.FlagSet) {
 		}
 		return err
 	})
-}
-
-func parsePort(s string) (uint16, error) {
-	n, err := strconv.ParseUint(s, 10, 16)
-	if err != nil || n == 0 {
-		return 0, errors.New("a port is a number from 1 to 65535")
-	}
-	return uint16(n), nil
-}
-
-// parseSetupMetrics parses -metrics-listen-address: host:port, or 0 for none.
-func parseSetupMetrics(s string) (string, error) {
-	if s == "0" || s == "" {
-		return "", nil
-	}
-	_, port, err := net.SplitHostPort(s)
-	if err == nil {
-		_, err = parsePort(port)
-	}
-	if err != nil {
-		return "", errors.New("want host:port, or 0 for none")
-	}
-	return s, nil
-}
-
-// parseSyncInterval parses -syncinterval. A bare number is in seconds. A duration
-// below a microsecond counts as that number of seconds, because node-cache reads
-// nanoseconds as seconds.
-func parseSyncInterval(s string) (time.Duration, error) {
-	if n, err := strconv.ParseUint(s, 10, 31); err == nil && n > 0 {
-		return time.Duration(n) * time.Second, nil
-	}
-	d, err := time.ParseDuration(s)
-	switch {
-	case err != nil || d <= 0:
-		return 0, errors.New("want a number of seconds, or a duration such as 60s, above 0")
-	case d < time.Microsecond:
-		return d * time.Second, nil
-	}
-	if d < time.Second {
-		return 0, errors.New("want at least a second")
-	}
-	return d, nil
 }
 
 // resolve fills in what the command line leaves open: node-cache's paths if nodens

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/cmdline"
+	"github.com/nodens-dns/nodens/internal/daemon"
 )
 
 func TestParseFlags(t *testing.T) {
@@ -149,6 +150,12 @@ func TestEndpointsOf(t *testing.T) {
 func TestFlagsReach(t *testing.T) {
 	if c := resolved(t, []string{"-syncinterval", "7"}).HostConfig(); c.SyncInterval != 7*time.Second {
 		t.Errorf("-syncinterval 7: the host is checked every %v", c.SyncInterval)
+	}
+	if f := resolved(t, nil); f.Status != (daemon.StatusOptions{Address: "127.0.0.1:9254"}) || f.CheckStatus() != nil {
+		t.Errorf("default: %+v", f.Status)
+	}
+	if f := resolved(t, []string{"-status-address", ":80", "-status-token-file=/t"}); f.Status != (daemon.StatusOptions{Address: ":80", TokenFile: "/t"}) {
+		t.Errorf("%+v", f.Status)
 	}
 	for arg, want := range map[string]bool{"-hedge=false": false, "-hedge": true} {
 		if f := resolved(t, []string{arg}); f.Hedge != want {

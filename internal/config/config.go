@@ -14,9 +14,10 @@ import (
 
 // Config is a Corefile with its snippets and imports expanded.
 type Config struct {
-	File   string
-	Files  []string // File and every imported file, each once
-	Blocks []*Block // in file order
+	File     string
+	Corefile string   // the text of File, without its imports
+	Files    []string // File and every imported file, each once
+	Blocks   []*Block // in file order
 	// Warnings are of type *Error, in the order of the file. They are about text that
 	// CoreDNS accepts silently and that has no effect.
 	Warnings []error

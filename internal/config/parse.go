@@ -21,7 +21,7 @@ func Parse(name, text string, src Source) (*Config, error) {
 	if len(groups) == 0 {
 		return nil, &Error{File: name, Line: 1, Err: reason("the Corefile has no server block")}
 	}
-	c, err := build(&Config{File: name, Files: e.files}, groups)
+	c, err := build(&Config{File: name, Corefile: text, Files: e.files}, groups)
 	if err != nil {
 		return nil, err
 	}

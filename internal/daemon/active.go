@@ -32,6 +32,7 @@ type activeConfig struct {
 	loops     *loopProber
 	endpoints *endpointFollower
 	caches    *cacheMetrics
+	reporter  *reporter
 
 	app      *app   // nil: none yet
 	stopWork func() // ends app's goroutines and waits for them
@@ -63,6 +64,7 @@ func (c *activeConfig) use(ctx context.Context, cfg source) error {
 	}
 	runtime.SetBlockProfileRate(a.blockRate)
 	c.caches.use(a.caches)
+	c.reporter.use(cfg.Config)
 	c.retain()
 	c.startWork(ctx, a)
 	resume(true)

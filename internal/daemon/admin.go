@@ -105,13 +105,16 @@ func openAdmin(ctx context.Context, addr string) (*adminServer, error) {
 		return nil, explainListen(fmt.Errorf("listen on %s: %w", addr, err), addr)
 	}
 	s := &adminServer{ln: ln, done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // of all requests
 	s.http = &http.Server{
+		BaseContext: func(net.Listener) context.Context { return ctx },
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			s.mux.Load().ServeHTTP(w, r)
 		}),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       time.Minute,
 	}
+	s.http.RegisterOnShutdown(cancel) // Close ends requests by itself
 	return s, nil
 }
 

@@ -60,12 +60,13 @@ type builder struct {
 	lines      *lineWriter
 	queries    *slog.Logger // the query log, writes to lines
 	probes     *probeState
+	status     *statusServer
 	resolvConf string // of the host
 }
 
-func newBuilder(b base, store *cache.Store, pools *pools, gate *server.Gate, lines *lineWriter, probes *probeState) *builder {
+func newBuilder(b base, store *cache.Store, pools *pools, gate *server.Gate, lines *lineWriter, probes *probeState, status *statusServer) *builder {
 	return &builder{
-		base: b, store: store, pools: pools, gate: gate, lines: lines, probes: probes,
+		base: b, store: store, pools: pools, gate: gate, lines: lines, probes: probes, status: status,
 		queries: slog.New(b.opts.LogHandler(lines, nil)), resolvConf: hostResolvConf,
 	}
 }
@@ -87,6 +88,7 @@ func (b *builder) build(cfg source) (*app, error) {
 	if b.opts.SetupMetrics != "" && !b.opts.Sample && len(b.opts.LocalIPs) > 0 {
 		a.endpoints = append(a.endpoints, b.setupErrorsEndpoint())
 	}
+	a.endpoints = append(a.endpoints, b.status.endpoints()...)
 	if a.reload == nil && b.opts.Reload {
 		a.reload = &config.Reload{Interval: 30 * time.Second}
 	}

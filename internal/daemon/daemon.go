@@ -93,7 +93,7 @@ func newRedirector(b base, srv *server.Server, host *hostSetup, workers int, ide
 func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daemon, error) {
 	o := b.opts
 	now, err := clock(o.Getenv)
-	if err != nil {
+	if err = errors.Join(err, o.CheckStatus()); err != nil {
 		return nil, err
 	}
 	limits := o.limits(o.resources(cfg.Config))
@@ -119,11 +119,12 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 		Limits: upstream.Limits{Sockets: limits.upstreamSockets, Conns: limits.upstreamConns, Pending: limits.misses},
 		Own:    func(a netip.AddrPort) bool { return o.isLocal(a) || redir.Plan().IsTarget(a) },
 	})
-	lines, probes := newQueryLog(o.Stdout, b.registry), new(probeState)
+	lines, probes, caches := newQueryLog(o.Stdout, b.registry), new(probeState), newCacheMetrics(b.registry, store)
+	reporter := newReporter(b, probes, pools, redir, fast, caches)
 	active := &activeConfig{
 		base: b, server: srv, store: store, pools: pools, redirect: redir, fast: fast, host: host, reloads: reloads, loops: loops,
-		builder: newBuilder(b, store, pools, redir.Gate(), lines, probes), admin: newAdminServers(b.log),
-		caches: newCacheMetrics(b.registry, store), endpoints: newEndpointFollower(b, redir.Learn, pools.learn),
+		builder: newBuilder(b, store, pools, redir.Gate(), lines, probes, newStatusServer(b, reporter)), admin: newAdminServers(b.log),
+		caches: caches, reporter: reporter, endpoints: newEndpointFollower(b, redir.Learn, pools.learn),
 		stopWork: func() {},
 	}
 	return &daemon{

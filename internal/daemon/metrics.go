@@ -86,15 +86,19 @@ type cacheCount struct {
 	evicted uint64
 }
 
+// all returns the caches in use.
+func (m *cacheMetrics) all() []cacheOf {
+	if caches := m.inUse.Load(); caches != nil {
+		return *caches
+	}
+	return nil
+}
+
 // counts adds up caches with equal labels: two blocks may serve the same zones on
 // addresses that differ only in their bind directives.
 func (m *cacheMetrics) counts() map[cacheLabels]cacheCount {
 	counts := make(map[cacheLabels]cacheCount)
-	caches := m.inUse.Load()
-	if caches == nil {
-		return counts
-	}
-	for _, k := range *caches {
+	for _, k := range m.all() {
 		s := k.cache.Stats()
 		for kind, v := range map[string]cache.KindStats{"success": s.Success, "denial": s.Denial, "servfail": s.Failure} {
 			l := cacheLabels{k.server, kind, k.zones}

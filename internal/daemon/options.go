@@ -35,6 +35,7 @@ type Options struct {
 	Prometheus   string // address that replaces __PROMETHEUS__ENDPOINT__
 	PIDFile      string // empty: none
 
+	Status   StatusOptions
 	Redirect RedirectOptions
 	Cluster  ClusterOptions
 	Limits   LimitOptions
@@ -57,6 +58,12 @@ type Options struct {
 	Getenv         func(string) string
 	Signals        <-chan os.Signal     // each one requests a reload
 	Supervisor     *supervise.Heartbeat // nil: there is no supervisor
+}
+
+// StatusOptions are those of the endpoint that reports the daemon's state.
+type StatusOptions struct {
+	Address   string // host:port; empty: off
+	TokenFile string // empty: none, which needs a loopback address
 }
 
 // RedirectOptions are the settings of redirection that differ from node to node.

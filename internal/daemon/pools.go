@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -165,6 +167,17 @@ func (p *pools) retain(keep map[string]bool) {
 	for _, r := range gone {
 		r.wg.Wait()
 	}
+}
+
+// all returns the pools, in the order of their keys.
+func (p *pools) all() []*runningPool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var list []*runningPool
+	for _, k := range slices.Sorted(maps.Keys(p.byKey)) {
+		list = append(list, p.byKey[k])
+	}
+	return list
 }
 
 // learn sets the endpoints of the cluster's DNS, which the pools of forwards with

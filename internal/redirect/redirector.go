@@ -84,6 +84,13 @@ func (r *Redirector) Plan() Plan {
 	return r.plan
 }
 
+// Reason returns why redirection does not work, or "".
+func (r *Redirector) Reason() string {
+	r.status.mu.Lock()
+	defer r.status.mu.Unlock()
+	return r.status.reason
+}
+
 // Open loads the programs for plan and attaches nothing yet. Call it before the
 // targets are served. An earlier plan must be closed.
 func (r *Redirector) Open(ctx context.Context, plan Plan) {

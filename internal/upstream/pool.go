@@ -251,6 +251,29 @@ func (p *Pool) setEndpoints(endpoints []Endpoint) {
 	}
 }
 
+// ServerState is the state of a server.
+type ServerState struct {
+	Endpoint
+	Protocol string // udp, tcp or tls: what queries are sent over first
+	Dead     bool   // other servers are queried first
+}
+
+// Servers returns the state of the servers, in the order of the configuration.
+func (p *Pool) Servers() []ServerState {
+	var all []ServerState
+	for _, s := range *p.servers.Load() {
+		now := ServerState{Endpoint: s.Endpoint, Protocol: "udp", Dead: s.dead.Load()}
+		switch {
+		case s.TLS:
+			now.Protocol = "tls"
+		case p.cfg.ForceTCP:
+			now.Protocol = "tcp"
+		}
+		all = append(all, now)
+	}
+	return all
+}
+
 // Run probes servers that failed and closes idle connections until ctx is
 // done, and returns when the probes have ended and the idle connections are
 // closed. It always returns nil and must be called at most once.

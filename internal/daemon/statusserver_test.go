@@ -1,0 +1,175 @@
+package daemon
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/fastpath"
+	"github.com/nodens-dns/nodens/internal/redirect"
+	"github.com/nodens-dns/nodens/internal/server"
+	"github.com/nodens-dns/nodens/internal/state"
+)
+
+// newTestStatus returns the status server of a daemon without queries, at an address
+// that the caller listens on.
+func newTestStatus(t *testing.T, status StatusOptions) *statusServer {
+	t.Helper()
+	b := newBase(&Options{Status: status, Version: "test", Getenv: func(string) string { return "node-1" }, Stderr: t.Output()})
+	if _, err := server.NewMetrics(b.registry, 1); err != nil {
+		t.Fatal(err)
+	}
+	store := cache.New(cache.Options{})
+	r := newReporter(b, new(probeState), newPools(t.Context(), poolsConfig{Logger: b.log}), redirect.New(redirect.Config{Logger: b.log, Registerer: b.registry}),
+		fastpath.New(b.log, b.registry, 0, fastpath.Plan{Mode: config.FastpathOff}), newCacheMetrics(b.registry, store))
+	r.use(&config.Config{Corefile: ". {\n}\n"})
+	return newStatusServer(b, r)
+}
+
+func serveStatus(t *testing.T, s *statusServer) *httptest.Server {
+	t.Helper()
+	web := httptest.NewServer(muxesOf(s.endpoints())[s.opts.Status.Address])
+	t.Cleanup(web.Close)
+	return web
+}
+
+func TestState(t *testing.T) {
+	web := serveStatus(t, newTestStatus(t, StatusOptions{Address: "127.0.0.1:9254"}))
+	s, err := state.Get(t.Context(), web.URL, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Version != "test" || s.Node != "node-1" || s.Ready || s.Corefile != ". {\n}\n" || s.Redirection.State != "off" || s.Fastpath.State != "off" {
+		t.Errorf("%+v", s)
+	}
+	n, enough := 0, errors.New("enough")
+	err = state.Follow(t.Context(), web.URL, "", func(s *state.State) error {
+		if n++; n == 2 {
+			return enough
+		}
+		return nil
+	})
+	if err != enough {
+		t.Errorf("%d events: %v", n, err)
+	}
+}
+
+// Only requests that read, name the address and have the token get an answer.
+func TestStatusIsGuarded(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open := StatusOptions{Address: "127.0.0.1:9254"}
+	guarded := StatusOptions{Address: "0.0.0.0:9254", TokenFile: file}
+	for _, tt := range []struct {
+		options             StatusOptions
+		method, host, token string
+		want                int
+	}{
+		{open, "GET", "127.0.0.1:9254", "", 200},
+		{open, "HEAD", "localhost:8001", "", 200},
+		{open, "GET", "[::1]", "", 200},
+		{open, "POST", "127.0.0.1:9254", "", 405},
+		{open, "GET", "rebound.example:9254", "", 421},
+		{guarded, "GET", "node.example", "secret", 200},
+		{guarded, "GET", "node.example", "", 401},
+		{guarded, "GET", "127.0.0.1", "wrong", 401},
+		{StatusOptions{Address: "0.0.0.0:9254", TokenFile: file + ".gone"}, "GET", "node", "", 500},
+	} {
+		web := serveStatus(t, newTestStatus(t, tt.options))
+		r, err := http.NewRequestWithContext(t.Context(), tt.method, web.URL+state.Path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = tt.host
+		r.Header.Set(state.TokenHeader, tt.token)
+		got, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = got.Body.Close()
+		if got.StatusCode != tt.want || got.Header.Get("X-Content-Type-Options") != "nosniff" || !strings.HasPrefix(got.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Errorf("%+v: %s, %v", tt, got.Status, got.Header)
+		}
+	}
+}
+
+// The 17th client of the event stream is refused, until one leaves.
+func TestEventsAreBounded(t *testing.T) {
+	s := newTestStatus(t, StatusOptions{Address: "127.0.0.1:9254"})
+	web := serveStatus(t, s)
+	for range maxFollowers {
+		s.followers <- struct{}{}
+	}
+	if err := state.Follow(t.Context(), web.URL, "", nil); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("one client too many: %v", err)
+	}
+	<-s.followers
+	stop := errors.New("stop")
+	if err := state.Follow(t.Context(), web.URL, "", func(*state.State) error { return stop }); err != stop {
+		t.Errorf("after one has left: %v", err)
+	}
+}
+
+func TestCheckStatus(t *testing.T) {
+	for _, tt := range []struct {
+		options StatusOptions
+		want    string
+	}{
+		{StatusOptions{}, ""},
+		{StatusOptions{Address: "127.0.0.1:9254"}, ""},
+		{StatusOptions{Address: "[::1]:9254"}, ""},
+		{StatusOptions{Address: "localhost:9254"}, ""},
+		{StatusOptions{Address: ":9254", TokenFile: "/etc/token"}, ""},
+		{StatusOptions{Address: ":9254"}, "-status-address :9254: pods reach this address and would see what others query; use 127.0.0.1, or set -status-token-file"},
+		{StatusOptions{Address: "10.0.0.1:9254"}, "set -status-token-file"},
+		{StatusOptions{Address: "9254"}, "want IP:port"},
+		{StatusOptions{Address: "node.example:9254"}, "want IP:port"},
+		{StatusOptions{Address: "127.0.0.1:http"}, "want IP:port"},
+	} {
+		err := (&Options{Status: tt.options}).CheckStatus()
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%+v: %v, want %q", tt.options, err, tt.want)
+		}
+	}
+}
+
+// A daemon whose address is taken serves without it. Shutdown ends event streams.
+func TestStatusAddressIsOptional(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0") // without SO_REUSEPORT
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	s := newTestStatus(t, StatusOptions{Address: taken.Addr().String()})
+	a := newAdminServers(s.log)
+	commit, _, err := a.prepare(t.Context(), s.endpoints())
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit()
+	if len(a.byAddr) != 0 {
+		t.Error("the taken address is served")
+	}
+	s.opts.Status.Address = "127.0.0.1:0"
+	if commit, _, err = a.prepare(t.Context(), s.endpoints()); err != nil {
+		t.Fatal(err)
+	}
+	commit()
+	at := a.byAddr[s.opts.Status.Address].ln.Addr()
+	err = state.Follow(t.Context(), "http://"+at.String(), "", func(*state.State) error {
+		go func() { _ = a.close(t.Context()) }()
+		return nil
+	})
+	if err == nil {
+		t.Error("the stream goes on")
+	}
+}
