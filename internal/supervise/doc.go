@@ -21,5 +21,6 @@
 // then starts the next one: two workers never share a port.
 //
 // Only time in which the supervisor itself runs counts. A suspended machine does
-// not make its worker hung.
+// not make its worker hung. A worker whose threads wait for a CPU for most of the time
+// gets up to ten times Config.Timeout: the next worker would wait, too.
 package supervise

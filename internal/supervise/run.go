@@ -173,6 +173,9 @@ func (s *supervisor) checkWorker() {
 	if w == nil || w.reaped {
 		return
 	}
+	if w.watchdog.elapsed == 0 {
+		w.starvation.begin(w.pid, time.Now())
+	}
 	action, next := w.watchdog.expired()
 	switch action {
 	case disconnect:
@@ -184,13 +187,22 @@ func (s *supervisor) checkWorker() {
 		s.stalls.begin(s.cfg.Logger, w, s.disconnectedAt)
 		s.disconnect(w.report)
 	case kill:
-		s.cfg.Logger.Error("the worker hangs: killing it", "pid", w.pid, "elapsed", w.watchdog.elapsed)
-		if err := w.signal(unix.SIGKILL); err != nil {
-			s.cfg.Logger.Error("killing the worker failed", "error", err)
+		if s.stopping || w.watchdog.extensions >= maxExtensions || !w.starvation.starved(w.pid, time.Now()) {
+			s.kill(w)
+			return // its death is the next event
 		}
-		return // its death is the next event
+		if next = w.watchdog.extend(); w.watchdog.extensions == 1 {
+			s.cfg.Logger.Warn("the worker waits for a CPU: not killing it yet", "pid", w.pid, "elapsed", w.watchdog.elapsed)
+		}
 	}
 	s.timeout.Reset(next)
+}
+
+func (s *supervisor) kill(w *worker) {
+	s.cfg.Logger.Error("the worker hangs: killing it", "pid", w.pid, "elapsed", w.watchdog.elapsed)
+	if err := w.signal(unix.SIGKILL); err != nil {
+		s.cfg.Logger.Error("killing the worker failed", "error", err)
+	}
 }
 
 // died decides what follows the end of a worker.

@@ -31,6 +31,7 @@ type watchdog struct {
 	elapsed      time.Duration // since the last heartbeat
 	waiting      time.Duration // duration of the current wait
 	disconnected bool          // since the last heartbeat
+	extensions   int           // of the time until kill, since the last heartbeat
 }
 
 // timeouts are the times without a heartbeat before an action.
@@ -42,7 +43,7 @@ type timeouts struct {
 
 // heartbeat returns how long to wait for the next one.
 func (w *watchdog) heartbeat() time.Duration {
-	w.alive, w.disconnected, w.elapsed = true, false, 0
+	w.alive, w.disconnected, w.elapsed, w.extensions = true, false, 0, 0
 	return w.wait()
 }
 
@@ -63,11 +64,18 @@ func (w *watchdog) expired() (action, time.Duration) {
 // postpone repeats disconnect after the next wait.
 func (w *watchdog) postpone() { w.disconnected = false }
 
+// extend adds one timeout to the time until kill. It returns the next wait.
+func (w *watchdog) extend() time.Duration {
+	w.extensions++
+	return w.wait()
+}
+
 func (w *watchdog) killTimeout() time.Duration {
+	timeout := w.timeouts.kill
 	if !w.alive {
-		return w.timeouts.start
+		timeout = w.timeouts.start
 	}
-	return w.timeouts.kill
+	return timeout * time.Duration(1+w.extensions)
 }
 
 func (w *watchdog) wait() time.Duration {
@@ -76,7 +84,7 @@ func (w *watchdog) wait() time.Duration {
 		w.waiting = w.timeouts.kill / 2 // rarely expires: an idle node is not woken
 	}
 	if w.alive && !w.disconnected && w.timeouts.disconnect > w.elapsed {
-		w.waiting = min(w.timeouts.disconnect, w.timeouts.kill) - w.elapsed
+		w.waiting = min(w.timeouts.disconnect, w.killTimeout()) - w.elapsed
 	}
 	return w.waiting
 }

@@ -18,8 +18,10 @@ type worker struct {
 	sock     *os.File
 	started  time.Time
 	watchdog watchdog
-	report   Report
-	text     []byte // report, encoded
+	// starvation is measured from the first timeout after a heartbeat.
+	starvation starvation
+	report     Report
+	text       []byte // report, encoded
 
 	// The worker has ended when it is reaped and all its messages are read.
 	reaped, closed bool

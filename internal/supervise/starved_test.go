@@ -1,0 +1,78 @@
+package supervise
+
+import (
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Threads that share one CPU wait for each other.
+func TestStarved(t *testing.T) {
+	var cpus, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &cpus); err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; one.Count() == 0; i++ {
+		if cpus.IsSet(i) {
+			one.Set(i)
+		}
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	var s starvation
+	s.begin(os.Getpid(), time.Now())
+	stop := make(chan struct{})
+	for range 3 {
+		go func() {
+			runtime.LockOSThread() // without unlock: the thread ends with its affinity
+			if err := unix.SchedSetaffinity(0, &one); err != nil {
+				t.Error(err)
+			}
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}()
+	}
+	defer close(stop)
+	for deadline := time.Now().Add(time.Minute); !s.starved(os.Getpid(), time.Now()); <-time.After(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not starved after a minute")
+		}
+	}
+}
+
+func TestNotStarved(t *testing.T) {
+	var s starvation
+	if s.starved(os.Getpid(), time.Now()) {
+		t.Error("starved without a begin")
+	}
+	s = starvation{since: time.Now().Add(-time.Hour), delay: runDelay(os.Getpid())}
+	if s.starved(os.Getpid(), time.Now()) {
+		t.Error("starved for less than half of an hour")
+	}
+}
+
+// A starved worker gets more timeouts, until its next heartbeat.
+func TestExtendedTimeout(t *testing.T) {
+	w := &watchdog{timeouts: timeouts{start: time.Second, disconnect: 200 * ms, kill: 450 * ms}}
+	w.wait()
+	for _, want := range []time.Duration{450 * ms, 900 * ms} {
+		w.heartbeat()
+		if want == 900*ms {
+			w.extend()
+		}
+		times, _ := actions(w)
+		if got := times[len(times)-1]; got != want {
+			t.Errorf("killed at %v, want %v", got, want)
+		}
+	}
+	if w.heartbeat(); w.killTimeout() != 450*ms {
+		t.Errorf("after a heartbeat: killed at %v", w.killTimeout())
+	}
+}
