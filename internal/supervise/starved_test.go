@@ -3,6 +3,7 @@ package supervise
 import (
 	"os"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,23 +24,18 @@ func TestStarved(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	var s starvation
 	s.begin(os.Getpid(), time.Now())
-	stop := make(chan struct{})
+	var stop atomic.Bool
 	for range 3 {
 		go func() {
 			runtime.LockOSThread() // without unlock: the thread ends with its affinity
 			if err := unix.SchedSetaffinity(0, &one); err != nil {
 				t.Error(err)
 			}
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for !stop.Load() {
 			}
 		}()
 	}
-	defer close(stop)
+	defer stop.Store(true)
 	for deadline := time.Now().Add(time.Minute); !s.starved(os.Getpid(), time.Now()); <-time.After(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("not starved after a minute")
