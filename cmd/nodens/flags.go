@@ -31,26 +31,6 @@ type flags struct {
 	uid              int // of the daemon
 }
 
-// group is a heading of the help text and the flags under it.
-type group struct {
-	title string
-	names []string
-}
-
-// flagGroups is the order of the help text. A test checks that each flag is in one.
-var flagGroups = []group{
-	{"Configuration", []string{"conf", "corefile", "basecorefile", "kubednscm", "upstreamsvc", "cluster-domain", "reloadwithsignal"}},
-	{"Addresses and ports", []string{"localip", "dns.port", "p", "health-port", "prometheus-listen-address", "metrics-listen-address", "status-address", "status-token-file"}},
-	{"Host", []string{"setupinterface", "interfacename", "setupiptables", "syncinterval", "skipteardown", "pidfile"}},
-	{"Redirection", []string{"kubepods", "redirect-pin-dir", "pod-logs", "node-ip"}},
-	{"API server", []string{"endpoints-of", "zone", "service-account"}},
-	{"Cache", []string{"cache-size", "cache-snapshot"}},
-	{"Upstream", []string{"hedge"}},
-	{"Clients", []string{"clients", "max-misses", "max-misses-per-client", "max-tcp-connections", "max-tcp-connections-per-client"}},
-	{"Log", []string{"log-format", "log-level", "quiet"}},
-	{"Other", []string{"supervise", "keep-privileges", "version", "plugins"}},
-}
-
 // parseFlags parses the daemon's command line. A flag may be written -x v, -x=v or
 // --x=v, as in node-cache.
 func parseFlags(args []string, stderr io.Writer) (*flags, error) {

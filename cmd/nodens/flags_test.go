@@ -114,11 +114,11 @@ func TestSyncInterval(t *testing.T) {
 func TestHelpHasEveryFlag(t *testing.T) {
 	fs := newFlags().set()
 	seen := make(map[string]int)
-	for _, g := range flagGroups {
-		for _, n := range g.names {
+	for _, g := range cmdline.Daemon {
+		for _, n := range g.Names {
 			seen[n]++
 			if fs.Lookup(n) == nil {
-				t.Errorf("group %s names -%s, which is not a flag", g.title, n)
+				t.Errorf("group %s names -%s, which is not a flag", g.Title, n)
 			}
 		}
 	}
@@ -187,10 +187,9 @@ func TestRemovedFlags(t *testing.T) {
 			}
 		}
 	}
-	fs := newFlags().set()
-	for name := range removedFlags {
-		if fs.Lookup(name) != nil {
-			t.Errorf("-%s was removed and is a flag", name)
+	newFlags().set().VisitAll(func(f *flag.Flag) {
+		if cmdline.InsteadOf(f.Name) != "" {
+			t.Errorf("-%s was removed and is a flag", f.Name)
 		}
-	}
+	})
 }

@@ -4,6 +4,8 @@ import (
 	"flag"
 	"fmt"
 	"strings"
+
+	"github.com/nodens-dns/nodens/internal/cmdline"
 )
 
 const daemonHelp = `nodens is a DNS cache for the nodes of a Kubernetes cluster.
@@ -38,9 +40,9 @@ func helpOfDaemon(f *flags) string {
 	fs := f.set()
 	var b strings.Builder
 	b.WriteString(daemonHelp)
-	for _, g := range flagGroups {
-		fmt.Fprintf(&b, "%s:\n", g.title)
-		for _, name := range g.names {
+	for _, g := range cmdline.Daemon {
+		fmt.Fprintf(&b, "%s:\n", g.Title)
+		for _, name := range g.Names {
 			f := fs.Lookup(name)
 			arg, text := flag.UnquoteUsage(f)
 			if f.DefValue != "" && f.DefValue != "false" {

@@ -36,7 +36,7 @@ type env struct {
 
 // terminal returns what the commands print to, and how they explain unknown flags.
 func terminal(stdout, stderr io.Writer) cmdline.Env {
-	return cmdline.Env{Stdout: stdout, Stderr: stderr, Removed: insteadOf, Hint: directiveHint}
+	return cmdline.Env{Stdout: stdout, Stderr: stderr, Removed: cmdline.InsteadOf, Hint: cmdline.DirectiveHint}
 }
 
 func main() {

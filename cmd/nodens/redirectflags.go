@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"net/netip"
 
 	"github.com/nodens-dns/nodens/bpf"
@@ -29,31 +28,4 @@ func (f *flags) setRedirect(fs *flag.FlagSet) {
 // tooMany reports whether two addresses are of one family.
 func tooMany(addrs []netip.Addr) bool {
 	return len(addrs) > 2 || len(addrs) == 2 && addrs[0].Is4() == addrs[1].Is4()
-}
-
-// removedFlags maps each removed flag to the Corefile text that replaces it.
-var removedFlags = map[string]string{
-	"redirect":           "redirect auto",
-	"redirect-target":    "redirect auto { target … }",
-	"redirect-service":   "redirect auto { service … }",
-	"redirect-fallback":  "redirect auto { fallback … }",
-	"redirect-opt-out":   "redirect auto { opt_out … }",
-	"redirect-uplink":    "redirect auto { uplink … }",
-	"redirect-heartbeat": "redirect auto { heartbeat … }",
-}
-
-// insteadOf says what replaces a removed flag, or returns "".
-func insteadOf(flag string) string {
-	if text, ok := removedFlags[flag]; ok {
-		return fmt.Sprintf("write %q into a server block of the Corefile, see docs/cilium.md", text)
-	}
-	return ""
-}
-
-// directiveHint names the directive that an unknown flag seems to mean, or returns "".
-func directiveHint(flag string) string {
-	if d := config.DirectiveIn(flag); d != "" {
-		return "settings of " + d + " are in the Corefile, see docs/corefile.md"
-	}
-	return ""
 }
