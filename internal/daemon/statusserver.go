@@ -14,7 +14,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/doctor"
 	"github.com/nodens-dns/nodens/internal/state"
+	"github.com/nodens-dns/nodens/internal/statuspage"
 	"github.com/nodens-dns/nodens/internal/watch"
 )
 
@@ -29,10 +31,22 @@ type statusServer struct {
 	base
 	reporter  *reporter
 	followers chan struct{} // one for each client of the event stream
+	findings  http.Handler
 }
 
 func newStatusServer(b base, r *reporter) *statusServer {
-	return &statusServer{base: b, reporter: r, followers: make(chan struct{}, maxFollowers)}
+	return &statusServer{
+		base: b, reporter: r, followers: make(chan struct{}, maxFollowers),
+		findings: statuspage.Findings(func(ctx context.Context) *doctor.Report { return examineNode(ctx, b.opts) }, time.Now),
+	}
+}
+
+// examineNode examines what this process can: the node, and no pod, whose network
+// namespace it may not enter.
+func examineNode(ctx context.Context, o *Options) *doctor.Report {
+	r := doctor.Examine(ctx, o.DoctorConfig(func(error) {})) // each reload logs the warnings
+	r.Unexamined = append(r.Unexamined, "pods: run nodens doctor on the node")
+	return r
 }
 
 // CheckStatus returns an error if -status-address is wrong, or would show every pod
@@ -75,6 +89,8 @@ func (s *statusServer) endpoints() []endpoint {
 	return []endpoint{
 		at(state.Path, s.withToken(http.HandlerFunc(s.serveState))),
 		at(state.EventsPath, s.withToken(http.HandlerFunc(s.serveEvents))),
+		at(statuspage.FindingsPath, s.withToken(s.findings)),
+		at("/{$}", http.HandlerFunc(statuspage.Page)),
 	}
 }
 
@@ -86,7 +102,7 @@ func (s *statusServer) guard(h http.Handler) http.Handler {
 	local := isLoopback(host)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
-		header.Set("Content-Security-Policy", "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'") // the page has its own
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cache-Control", "no-store")

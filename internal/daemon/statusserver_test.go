@@ -102,6 +102,21 @@ func TestStatusIsGuarded(t *testing.T) {
 	}
 }
 
+// The page has no data, so that it can ask for the token.
+func TestPageNeedsNoToken(t *testing.T) {
+	s := newTestStatus(t, StatusOptions{Address: "0.0.0.0:9254", TokenFile: "/nonexistent"})
+	for path, want := range map[string]int{"/": 200, "/else": 404, "/api/v1/findings": 500} {
+		w := httptest.NewRecorder()
+		muxesOf(s.endpoints())["0.0.0.0:9254"].ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", path, nil))
+		if w.Code != want {
+			t.Errorf("%s: status %d, want %d", path, w.Code, want)
+		}
+		if p := w.Header().Get("Content-Security-Policy"); path == "/" && (!strings.Contains(p, "sha256-") || strings.Contains(p, "unsafe")) {
+			t.Errorf("%s: policy %q", path, p)
+		}
+	}
+}
+
 // The 17th client of the event stream is refused, until one leaves.
 func TestEventsAreBounded(t *testing.T) {
 	s := newTestStatus(t, StatusOptions{Address: "127.0.0.1:9254"})
