@@ -163,7 +163,7 @@ var seen sync.Map
 
 // waitForRound returns the lines of the log up to the next round's.
 func (c client) waitForRound() ([]string, error) {
-	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(300 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(time.Second) {
 		out, err := try("logs", c.pod())
 		if err != nil {
 			return nil, err

@@ -50,7 +50,6 @@ var drills = []drill{
 	}, gap: true},
 	{name: "helm upgrade", do: func(t *testing.T) {
 		upgrade(t, "--set", "podAnnotations.drill=upgrade", "--set", "config.cacheTTL=20")
-		upgrade(t)
 	}},
 	{name: "bad Corefile in the ConfigMap", do: badCorefile},
 	{name: "API server away for a minute", do: awayAPIServer},

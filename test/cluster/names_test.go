@@ -103,7 +103,7 @@ func TestPolicies(t *testing.T) {
 	}{
 		{"default", "  dnsPolicy: Default\n", map[string][]string{outside: both, service: nil}},
 		{"hostnetwork", "  dnsPolicy: ClusterFirstWithHostNet\n  hostNetwork: true\n", map[string][]string{outside: both, service: web, short: web}},
-		{"none", "  dnsPolicy: None\n  dnsConfig: {nameservers: [" + localIP + "], searches: [svc.cluster.local]}\n",
+		{"none", "  dnsPolicy: None\n  dnsConfig: {nameservers: [" + localIP + "], searches: [svc.cluster.local], options: [{name: ndots, value: \"2\"}]}\n",
 			map[string][]string{outside: both, service: web, short: nil, "web.default": web}},
 		{"config", "  dnsConfig: {searches: [example.test], options: [{name: ndots, value: \"1\"}]}\n",
 			map[string][]string{outside: both, service: web, short: web, "www": both}},
