@@ -86,10 +86,11 @@ outage: ## let the upstream die and slow down under load in a memory limit, besi
 
 bench: ## compare nodens with CoreDNS, unbound, dnsmasq and an echo, in one run
 	$(GO) run ./test/bench
-	$(GO) test ./test/fastpath -run '^$$' -bench Veth -benchtime 50000x
+	$(GO) test ./test/fastpath -v -count=1 -run 'TestVeth$$' -rounds 5
 
 bench-check: ## run bench and fail below the goals
 	$(GO) run ./test/bench -check
+	$(GO) test ./test/fastpath -v -count=1 -run 'TestVeth$$' -rounds 5 -goals
 
 bench-readme: ## measure what README.md shows, and draw its pictures (as root)
 	$(GO) run ./test/bench -readme docs/pictures/bench.md

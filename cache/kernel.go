@@ -1,8 +1,11 @@
 package cache
 
 import (
+	"encoding/binary"
 	"math"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 // Kernel answers queries with copies of entries. What it holds is a subset of the
@@ -30,38 +33,101 @@ type Lifetime struct {
 	KeepTTL            bool // TTLs do not count down
 }
 
-// Promote lets c copy key's entry to the Kernel if it is fresh and was not stored after
+// Promote lets to copy key's entry to the Kernel if it is fresh and was not stored after
 // the time seen, when the caller looked it up. It reads the entry into e, and blocks
 // changes of the entry meanwhile.
-func (c *Cache) Promote(key []byte, seen time.Time, e *Entry, to Copier) {
+//
+// If paired is true, the answer holds only as long as the entry of the name's other
+// address type, of which the same is required: the Kernel's copy expires with either,
+// and is withdrawn with either.
+func (c *Cache) Promote(key []byte, paired bool, seen time.Time, e *Entry, to Copier) {
 	hash, set := c.locate(key)
 	sh := set.shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	id := set.find(Success, hash, key)
-	if id == 0 {
+	id, sl := c.seenSlot(set, hash, key, seen)
+	if sl == nil {
 		return
 	}
-	sl, now := sh.slab.slot(id), c.store.elapsed()
-	if now >= sl.expiry() || time.Duration(sl.born) > seen.Sub(c.store.start) || !c.policy.keeps(sl.kind(), key) {
-		return
+	now, other := c.store.elapsed(), sl
+	if paired {
+		var unlock func()
+		if other, unlock = c.lockOther(sh, key, seen); other == nil {
+			return
+		}
+		defer unlock()
 	}
-	l := Lifetime{Age: now - time.Duration(sl.born), Left: sl.expiry() - now, KeepTTL: c.policy.keepTTL}
+	l := Lifetime{Age: now - time.Duration(sl.born), Left: min(sl.expiry(), other.expiry()) - now, KeepTTL: c.policy.keepTTL}
 	l.Refresh = l.Left
 	if c.policy.prefetch.Amount > 0 {
-		l.Refresh -= c.policy.prefetch.before(sl)
+		l.Refresh = min(l.Refresh, sl.expiry()-now-c.policy.prefetch.before(sl))
 	}
 	sh.slab.read(id, e)
 	if to.Copy(e, l) {
 		sl.state |= stateKernel
+		other.state |= stateKernel
 	}
 }
 
-// withdraw removes an entry from the Kernel.
+// seenSlot returns key's entry if it is fresh and was not stored after seen. The shard of
+// set is locked.
+func (c *Cache) seenSlot(set *binSet, hash uint32, key []byte, seen time.Time) (uint32, *slot) {
+	id := set.find(Success, hash, key)
+	if id == 0 {
+		return 0, nil
+	}
+	sl := set.shard.slab.slot(id)
+	if c.store.elapsed() >= sl.expiry() || time.Duration(sl.born) > seen.Sub(c.store.start) || !c.policy.keeps(sl.kind(), key) {
+		return 0, nil
+	}
+	return id, sl
+}
+
+// lockOther is seenSlot for the other address type of key. It locks the shard unless
+// that is held, which is locked. It returns nil if the shard is in use: a later hit
+// promotes.
+func (c *Cache) lockOther(held *shard, key []byte, seen time.Time) (*slot, func()) {
+	var buf [maxNameWire + keyTail]byte
+	other := append(buf[:0], key...)
+	if !turnType(other) {
+		return nil, nil
+	}
+	hash, set := c.locate(other)
+	unlock := func() {}
+	if set.shard != held {
+		if !set.shard.mu.TryLock() {
+			return nil, nil
+		}
+		unlock = set.shard.mu.Unlock
+	}
+	_, sl := c.seenSlot(set, hash, other, seen)
+	if sl == nil {
+		unlock()
+	}
+	return sl, unlock
+}
+
+// turnType makes key that of the name's other address type. It reports false if key's
+// type is not an address.
+func turnType(key []byte) bool {
+	at := len(key) - keyTail
+	t := binary.BigEndian.Uint16(key[at:])
+	if t != dns.TypeA && t != dns.TypeAAAA {
+		return false
+	}
+	binary.BigEndian.PutUint16(key[at:], dns.TypeA+dns.TypeAAAA-t)
+	return true
+}
+
+// withdraw removes an entry from the Kernel, and the copy that may depend on it.
 func (sh *shard) withdraw(sl *slot) {
 	sh.takeHits(sl)
 	var buf [maxNameWire + keyTail]byte
-	sh.kernel.Withdraw(sh.slab.appendKey(buf[:0], sl))
+	key := sh.slab.appendKey(buf[:0], sl)
+	sh.kernel.Withdraw(key)
+	if turnType(key) {
+		sh.kernel.Withdraw(key)
+	}
 	sl.state &^= stateKernel
 }
 

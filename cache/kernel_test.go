@@ -38,7 +38,7 @@ func (k *fakeKernel) Copy(e *Entry, l Lifetime) bool {
 
 func (k *fakeKernel) promote(c *Cache, key []byte) {
 	k.key = key
-	c.Promote(key, c.store.now(), new(Entry), k)
+	c.Promote(key, false, c.store.now(), new(Entry), k)
 }
 
 // TestKernelHoldsASubset does random work on a small store. After each step, the
@@ -190,10 +190,10 @@ func TestPromoteOnlyWhatWasSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.key = keyOf(m)
-	if c.Promote(k.key, seen, new(Entry), k); len(k.held) != 0 {
+	if c.Promote(k.key, false, seen, new(Entry), k); len(k.held) != 0 {
 		t.Error("a later answer was promoted")
 	}
-	if c.Promote(k.key, clk.now, new(Entry), k); len(k.held) != 1 {
+	if c.Promote(k.key, false, clk.now, new(Entry), k); len(k.held) != 1 {
 		t.Error("the answer was not promoted")
 	}
 }
@@ -213,5 +213,57 @@ func TestAppendKey(t *testing.T) {
 		if got := set.shard.slab.appendKey(nil, set.shard.slab.slot(id)); !bytes.Equal(got, key) {
 			t.Errorf("key %q, want %q", got, key)
 		}
+	}
+}
+
+// TestPair: an answer that depends on that of the other address type is withdrawn when
+// either changes, and expires with the one that expires first.
+func TestPair(t *testing.T) {
+	clk, k := newClock(), newFakeKernel()
+	c := New(Options{Now: clk.Now, Kernel: k}).Cache("zone", Policy{})
+	put := func(qtype uint16, ttl uint32) []byte {
+		t.Helper()
+		m := numbered(1)
+		m.Question[0].Qtype, m.Answer = qtype, nil
+		m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "cluster.local.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: ttl}, Ns: "a.", Mbox: "b.", Minttl: ttl}}
+		if _, err := c.Put(keyOf(m), m); err != nil {
+			t.Fatal(err)
+		}
+		return keyOf(m)
+	}
+	promote := func() bool {
+		c.Promote(k.key, true, c.store.now(), new(Entry), k)
+		return len(k.held) == 1
+	}
+	a := put(dns.TypeA, 30)
+	if k.key = a; promote() {
+		t.Error("the kernel has the answer without that of the other type")
+	}
+	put(dns.TypeAAAA, 10)
+	clk.advance(time.Second)
+	if !promote() || k.life.Left != 9*time.Second || k.life.Age != time.Second {
+		t.Errorf("the kernel holds %d answers; %+v", len(k.held), k.life)
+	}
+	for _, qtype := range []uint16{dns.TypeAAAA, dns.TypeA, dns.TypeAAAA} {
+		if put(qtype, 10); len(k.held) != 0 {
+			t.Fatalf("the kernel keeps the answer after that of type %d has changed", qtype)
+		}
+		if !promote() {
+			t.Fatal("the kernel does not get the answer again")
+		}
+	}
+	if put(dns.TypeAAAA, 0); len(k.held) != 0 || promote() {
+		t.Error("the kernel has the answer although that of the other type is gone")
+	}
+	put(dns.TypeAAAA, 10)
+	seen := c.store.now()
+	clk.advance(time.Second)
+	put(dns.TypeAAAA, 10)
+	if c.Promote(k.key, true, seen, new(Entry), k); len(k.held) != 0 {
+		t.Error("the kernel gets an answer after the other one has changed")
+	}
+	clk.advance(20 * time.Second)
+	if promote() {
+		t.Error("the kernel gets the answer after the other one has expired")
 	}
 }

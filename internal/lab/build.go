@@ -106,6 +106,11 @@ func RaceNodens() *Program {
 	})
 }
 
+// GoProgram is the program of a package of this module.
+func GoProgram(name, pkg string) *Program {
+	return newProgram(name, func(path string) error { return run(exec.Command("go", "build", "-o", path, pkg)) })
+}
+
 //go:embed testdata/*.c
 var sources embed.FS
 

@@ -77,7 +77,7 @@ func (p *promotion) promote(arrival int) {
 	if z == nil || !p.q.plain || !p.lis.fast.Heard(p.q.client, p.q.id, arrival) {
 		return
 	}
-	z.Cache.Promote(p.q.key, p.q.start, &p.q.memory.answer, p)
+	z.Cache.Promote(p.q.key, p.q.paired, p.q.start, &p.q.memory.answer, p)
 }
 
 // Copy implements cache.Copier.
@@ -99,11 +99,13 @@ func (p *promotion) Copy(e *cache.Entry, l cache.Lifetime) bool {
 	return p.lis.fast.Put(a)
 }
 
-// unchanged reports whether the reply depends on nothing but the entry, and whether
-// the kernel counts it as the server would.
+// unchanged reports whether the reply has nothing but the entry: the upstream's answer.
 func (v view) unchanged(e *cache.Entry) bool {
-	return (v.result == notJudged || v.result == outScope) && v == asIs(e, v.result)
+	return v == asIs(e, v.result) && v.result != rewritten && v.result != repaired && v.result != siblingUnknown
 }
+
+// paired reports whether the view depends on the entry of the other address type.
+func (v view) paired() bool { return v.result == kept || v.result == siblingData }
 
 // plainZone reports whether hits of z may be answered in the kernel: no directive
 // wants to see them.

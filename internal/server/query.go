@@ -60,10 +60,11 @@ type Query struct {
 	extra   []dns.EDNS0 // options for upstream
 	private bool        // extra depends on the client: the answer must not be stored
 
-	zone  *boundZone  // set by tryHit
-	key   []byte      // of the cache, set by tryHit
-	plain bool        // the reply is a fresh entry as it is, set by fromCache
-	found cache.State // of the lookup by fromCache
+	zone   *boundZone  // set by tryHit
+	key    []byte      // of the cache, set by tryHit
+	plain  bool        // the reply is a fresh entry as it is, set by fromCache
+	paired bool        // and depends on the entry of the other address type, likewise
+	found  cache.State // of the lookup by fromCache
 
 	bypass bool // see exchange.bypass
 
@@ -111,7 +112,7 @@ const (
 // sets id and flags, and the parts of the question and the OPT record that it could
 // read.
 func (q *Query) parse(msg []byte) verdict {
-	q.name, q.lower, q.key, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found, q.plain = nil, nil, nil, false, false, false, 0, nil, nil, cache.Miss, false
+	q.name, q.lower, q.key, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found, q.plain, q.paired = nil, nil, nil, false, false, false, 0, nil, nil, cache.Miss, false, false
 	q.size = len(msg)
 	if len(msg) < headerLen {
 		return discard

@@ -23,7 +23,7 @@ func echo(addr string) error {
 	var n, sent int
 	var errno unix.Errno
 	onRead := func(fd uintptr) bool {
-		n, errno = b.recv(fd)
+		n, errno = b.recv(fd, batchSize)
 		return errno != unix.EAGAIN
 	}
 	onSend := func(fd uintptr) bool {

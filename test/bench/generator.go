@@ -223,13 +223,14 @@ func (g *generator) pick() int {
 
 // receive reads the datagrams in the socket buffer, and waits if there are none.
 func (g *generator) receive(wait time.Duration) error {
-	n, errno := g.rx.recv(uintptr(g.fd))
+	most := min(g.Window, batchSize) // a lone client does not look for a second reply
+	n, errno := g.rx.recv(uintptr(g.fd), most)
 	if errno == unix.EAGAIN && wait > 0 {
 		ts := unix.NsecToTimespec(int64(wait))
 		if _, err := unix.Ppoll([]unix.PollFd{{Fd: int32(g.fd), Events: unix.POLLIN}}, &ts, nil); err != nil && err != unix.EINTR {
 			return fmt.Errorf("wait for %v: %w", g.Server, err)
 		}
-		n, errno = g.rx.recv(uintptr(g.fd))
+		n, errno = g.rx.recv(uintptr(g.fd), most)
 	}
 	if errno != 0 && errno != unix.EAGAIN && errno != unix.EINTR && errno != unix.ECONNREFUSED {
 		return fmt.Errorf("receive from %v: %w", g.Server, errno)

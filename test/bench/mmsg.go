@@ -56,16 +56,16 @@ func (b *batch) set(i int, p []byte) {
 // datagram is the i-th received datagram.
 func (b *batch) datagram(i int) []byte { return b.bufs[i][:b.hdrs[i].n] }
 
-// recv receives without blocking. The raw system call does not wake the runtime's
-// monitor thread.
-func (b *batch) recv(fd uintptr) (int, unix.Errno) {
-	for i := range b.hdrs {
+// recv receives at most n datagrams without blocking. The raw system call does not wake
+// the runtime's monitor thread.
+func (b *batch) recv(fd uintptr, n int) (int, unix.Errno) {
+	for i := range b.hdrs[:n] {
 		b.hdrs[i].hdr.Namelen = unix.SizeofSockaddrInet4
 		if b.hdrs[i].hdr.Name == nil {
 			b.hdrs[i].hdr.Namelen = 0
 		}
 	}
-	return b.call(unix.SYS_RECVMMSG, fd, 0, batchSize)
+	return b.call(unix.SYS_RECVMMSG, fd, 0, n)
 }
 
 // send sends datagrams from to to-1 without blocking and returns their number.

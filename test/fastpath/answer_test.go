@@ -2,7 +2,9 @@ package fastpath
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -38,5 +40,49 @@ func TestStatus(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("status lacks %q:\n%s%s", want, out, errs)
 		}
+	}
+}
+
+// TestDenialsOfBothTypes: the kernel answers the query for an address that a name lacks
+// although normalize judges it by both types, and stops when the other type changes the
+// reply.
+func TestDenialsOfBothTypes(t *testing.T) {
+	const name = "name.corp.test."
+	var exists atomic.Bool
+	n := newNode(t, func(q *dns.Msg) *dns.Msg {
+		r := lab.Denial(q, dns.RcodeNameError, "corp.test.")
+		switch own := q.Question[0].Name == name; {
+		case own && exists.Load() && q.Question[0].Qtype == dns.TypeA:
+			r = lab.ReplyAddress(q, "192.0.2.1")
+		case !own: // the namespace
+			r = lab.Denial(q, dns.RcodeSuccess, "corp.test.")
+		}
+		for _, rr := range append(r.Answer, r.Ns...) {
+			rr.Header().Ttl = 5
+		}
+		return r
+	})
+	n.start(t, 2, "normalize corp.test", "fastpath on")
+	ask := func(qtype uint16) int {
+		return n.routed.Ask(t, "udp", vip4+":53", lab.Query(name, qtype)).Rcode
+	}
+	for before, late := n.answers(t), time.Now().Add(time.Minute); n.answers(t) < before+10; {
+		for range 5 {
+			if rcode := ask(dns.TypeAAAA); rcode != dns.RcodeNameError {
+				t.Fatalf("rcode %d of a name that does not exist", rcode)
+			}
+		}
+		if time.Now().After(late) {
+			t.Fatalf("the kernel does not answer; metrics: %s", n.passed(t))
+		}
+	}
+	exists.Store(true)
+	for late := time.Now().Add(time.Minute); ask(dns.TypeA) != dns.RcodeSuccess; {
+		if time.Now().After(late) {
+			t.Fatal("the new address is not found")
+		}
+	}
+	if rcode := ask(dns.TypeAAAA); rcode != dns.RcodeSuccess {
+		t.Errorf("rcode %d of a name that has an address of the other type", rcode)
 	}
 }

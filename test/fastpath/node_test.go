@@ -105,7 +105,7 @@ const corefile = `. {
 func (n *node) start(t testing.TB, interfaces int, options ...string) *lab.Daemon {
 	t.Helper()
 	d := lab.StartDaemon(t, lab.DaemonOptions{
-		Binary: n.binary(t), Netns: n.Netns, Corefile: corefileWith(options...),
+		Binary: nodens.Path(t), Netns: n.Netns, Corefile: corefileWith(options...),
 		Args: []string{"-keep-privileges"},
 	})
 	if interfaces > 0 {
@@ -161,12 +161,4 @@ func fixed(q *dns.Msg) *dns.Msg {
 // corefileWith adds lines to the server block.
 func corefileWith(options ...string) string {
 	return strings.Replace(corefile, "OPTIONS", strings.Join(options, "\n    "), 1)
-}
-
-// binary is the program under test. Benchmarks take a release build.
-func (n *node) binary(t testing.TB) string {
-	if _, ok := t.(*testing.B); ok {
-		return release.Path(t)
-	}
-	return nodens.Path(t)
 }
