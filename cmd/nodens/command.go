@@ -26,7 +26,7 @@ func newCommand(e env) *cli.Command {
 		c.Action = func(context.Context, *cli.Command) error { return e.WrongUsage("%s", completionHelp) }
 	}
 	root.Commands = []*cli.Command{
-		checkCommand(e), statusCommand(e), doctorCommand(e), migrateCommand(e), teardownCommand(e), lookupCommand(e),
+		checkCommand(e), statusCommand(e), doctorCommand(e), topCommand(e), migrateCommand(e), teardownCommand(e), lookupCommand(e),
 		e.Command("version", "", "print the version", "usage: nodens version\n", nil, func(context.Context, *cli.Command) error {
 			return printLine(e, versionLine())
 		}),

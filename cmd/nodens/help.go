@@ -14,6 +14,7 @@ const daemonHelp = `nodens is a DNS cache for the nodes of a Kubernetes cluster.
   nodens check FILE    validate a Corefile and print its settings, with defaults
   nodens status        print what a daemon has set up on the host, and whether it is complete
   nodens doctor        examine how queries of the node and of a pod reach nodens
+  nodens top           show the top names and clients, zones and upstreams
   nodens migrate FILE… convert manifests of node-cache to nodens
   nodens teardown      remove from the host everything that nodens has set up
   nodens lookup NAME   query a DNS server and print its answer

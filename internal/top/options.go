@@ -1,0 +1,55 @@
+package top
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/state"
+)
+
+// Options are how to show a source.
+type Options struct {
+	JSON, Once bool
+	Window     string // one of state.Windows
+}
+
+// Set declares -once and -window.
+func (o *Options) Set(fs *flag.FlagSet) {
+	o.Window = state.Windows()[0]
+	fs.BoolVar(&o.Once, "once", false, "print the state and end")
+	fs.Func("window", "show the lists of the last `period`: 1m, 5m or 60m (default 1m)", o.SetWindow)
+}
+
+// SetWindow sets the window from a flag.
+func (o *Options) SetWindow(s string) error {
+	if !slices.Contains(state.Windows(), s) {
+		return errors.New("want " + strings.Join(state.Windows(), ", "))
+	}
+	o.Window = s
+	return nil
+}
+
+// printedRows of each list are enough for a report.
+const printedRows = 10
+
+// Run shows the source on out. If out is not a terminal, it prints once.
+func (o Options) Run(ctx context.Context, out io.Writer, source Source) error {
+	if !o.JSON && !o.Once && IsTerminal(out) {
+		return Show(ctx, source, o.Window)
+	}
+	s, err := First(ctx, source)
+	if err != nil {
+		return err
+	}
+	if !o.JSON {
+		return Print(out, s, o.Window, printedRows)
+	}
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(s)
+}

@@ -1,0 +1,238 @@
+package top
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/gdamore/tcell/v2"
+
+	"github.com/nodens-dns/nodens/internal/state"
+)
+
+// Show shows the source in the terminal of this process until the user or ctx ends it.
+func Show(ctx context.Context, source Source, window string) error {
+	screen, err := tcell.NewScreen()
+	if errors.Is(err, tcell.ErrTermNotFound) {
+		if err := os.Setenv("TERM", "xterm"); err != nil {
+			return err
+		}
+		screen, err = tcell.NewScreen()
+	}
+	if err == nil {
+		err = screen.Init()
+	}
+	if err != nil {
+		return fmt.Errorf("use the terminal: %w; -once prints the state without it", err)
+	}
+	defer screen.Fini()
+	run(ctx, screen, source, window)
+	return nil
+}
+
+// news is what a source reports: a state, or why there is none.
+type news struct {
+	state *state.State
+	err   error
+}
+
+// run shows the source until a key, the end of the screen, or ctx ends it.
+func run(ctx context.Context, screen tcell.Screen, source Source, window string) {
+	ctx, cancel := context.WithCancel(ctx)
+	states, events, quit, done := make(chan news), make(chan tcell.Event), make(chan struct{}), make(chan struct{})
+	go screen.ChannelEvents(events, quit)
+	go func() {
+		defer close(done)
+		follow(ctx, source, states)
+	}()
+	defer func() {
+		cancel()
+		close(quit)
+		<-done
+		for range events { // until ChannelEvents ends
+		}
+	}()
+	v := view{screen: screen, window: window}
+	for {
+		v.draw()
+		select {
+		case n := <-states:
+			v.report(n)
+		case e, ok := <-events:
+			if !ok || v.handle(e) {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// follow sends what the source reports. It connects again each second.
+func follow(ctx context.Context, source Source, to chan<- news) {
+	send := func(n news) error {
+		select {
+		case to <- n:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for {
+		err := source(ctx, func(s *state.State) error { return send(news{state: s}) })
+		if send(news{err: err}) != nil {
+			return
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// view is what the screen shows.
+type view struct {
+	screen        tcell.Screen
+	state, before *state.State // nil until there is one
+	err           error        // of the connection
+	window        string
+	list, offset  int // the list, and its first row
+	filter        string
+	typing        bool // keys change the filter
+}
+
+func (v *view) report(n news) {
+	if v.err = n.err; n.state != nil {
+		v.before, v.state = v.state, n.state
+	}
+}
+
+// handle reports whether the user ends the program.
+func (v *view) handle(e tcell.Event) bool {
+	key, ok := e.(*tcell.EventKey)
+	if !ok {
+		if _, resized := e.(*tcell.EventResize); resized {
+			v.screen.Sync()
+		}
+		return false
+	}
+	_, height := v.screen.Size()
+	switch key.Key() {
+	case tcell.KeyCtrlC:
+		return true
+	case tcell.KeyTab, tcell.KeyRight:
+		v.turn(1)
+	case tcell.KeyBacktab, tcell.KeyLeft:
+		v.turn(-1)
+	case tcell.KeyUp:
+		v.offset--
+	case tcell.KeyDown:
+		v.offset++
+	case tcell.KeyPgUp:
+		v.offset -= height / 2
+	case tcell.KeyPgDn:
+		v.offset += height / 2
+	case tcell.KeyEscape:
+		v.filter, v.typing = "", false
+	case tcell.KeyEnter:
+		v.typing = false
+	case tcell.KeyBackspace, tcell.KeyBackspace2:
+		v.filter = v.filter[:max(len(v.filter)-1, 0)]
+	case tcell.KeyRune:
+		return v.rune(key.Rune())
+	}
+	return false
+}
+
+// rune handles a character as handle does.
+func (v *view) rune(r rune) bool {
+	switch {
+	case v.typing && r < 0x7f:
+		v.filter += string(r)
+	case v.typing:
+	case r == '/':
+		v.typing = true
+	case r == 'q':
+		return true
+	case r == '1':
+		v.window = "1m"
+	case r == '5':
+		v.window = "5m"
+	case r == '6':
+		v.window = "60m"
+	}
+	return false
+}
+
+// turn shows the list after the current one by n places.
+func (v *view) turn(n int) {
+	all := len(lists(&state.State{}, ""))
+	v.list, v.offset = (v.list+n+all)%all, 0
+}
+
+func (v *view) draw() {
+	v.screen.Clear()
+	defer v.screen.Show()
+	plain := tcell.StyleDefault
+	y := 0
+	line := func(text string, style tcell.Style) {
+		v.line(y, text, style)
+		y++
+	}
+	if v.err != nil {
+		line("no connection: "+printable(v.err.Error()), plain.Bold(true))
+	}
+	if v.state == nil {
+		line("waiting for the state of nodens; q ends", plain)
+		return
+	}
+	for _, text := range summary(v.state, v.before) {
+		line(text, plain.Bold(y == 0 || strings.HasPrefix(text, problem)))
+	}
+	y++
+	all := lists(v.state, v.window)
+	line(v.tabs(all), plain)
+	rows := all[v.list].filtered(v.filter).lines()
+	line(rows[0], plain.Reverse(true))
+	_, height := v.screen.Size()
+	room := max(height-y-1, 0)
+	v.offset = max(min(v.offset, len(rows)-1-room), 0)
+	for _, row := range rows[1+v.offset:][:min(room, len(rows)-1-v.offset)] {
+		line(row, plain)
+	}
+	v.line(height-1, v.footer(), plain.Dim(true))
+}
+
+// line writes text into line y, and cuts what does not fit.
+func (v *view) line(y int, text string, style tcell.Style) {
+	x := 0
+	for _, r := range text {
+		v.screen.SetContent(x, y, r, nil, style)
+		x++
+	}
+}
+
+// tabs has the names of the lists, and marks the one that is shown.
+func (v *view) tabs(all []list) string {
+	names := make([]string, len(all))
+	for i, l := range all {
+		if names[i] = " " + l.name + " "; i == v.list {
+			names[i] = "[" + l.name + "]"
+		}
+	}
+	return fmt.Sprintf("%s   last %s", strings.Join(names, " "), v.window)
+}
+
+func (v *view) footer() string {
+	switch {
+	case v.typing:
+		return "filter: " + v.filter + "_   Enter keeps it, Esc clears it"
+	case v.filter != "":
+		return "filter: " + v.filter + "   Esc clears it"
+	}
+	return "q quit   Tab next list   1, 5, 60 minutes   / filter   ↑ ↓ scroll"
+}

@@ -1,0 +1,124 @@
+// Package top shows the state of nodens in a terminal: who asks what, and how long it
+// takes.
+package top
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/nodens-dns/nodens/internal/state"
+)
+
+// Source calls show with a state about once a second, until ctx is done, show returns
+// an error, or there is no connection.
+type Source func(ctx context.Context, show func(*state.State) error) error
+
+// Daemon returns the source of the daemon with this -status-address and the token in
+// this file. An empty file means no token.
+func Daemon(address, tokenFile string) (Source, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("nodens runs without -status-address, which serves its state")
+	}
+	if ip := net.ParseIP(host); host == "" || ip.IsUnspecified() {
+		host = "localhost"
+	}
+	var token []byte
+	if tokenFile != "" {
+		if token, err = os.ReadFile(tokenFile); err != nil {
+			return nil, fmt.Errorf("read the token of the status address: %w", err)
+		}
+	}
+	base := "http://" + net.JoinHostPort(host, port)
+	return func(ctx context.Context, show func(*state.State) error) error {
+		err := state.Follow(ctx, base, strings.TrimSpace(string(token)), show)
+		if err != nil {
+			return fmt.Errorf("nodens does not report its state at %s: %w", address, err)
+		}
+		return nil
+	}, nil
+}
+
+// timeout is that of the first state.
+const timeout = 10 * time.Second
+
+// errEnough ends a source.
+var errEnough = fmt.Errorf("enough")
+
+// First returns the first state of the source.
+func First(ctx context.Context, source Source) (s *state.State, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err = source(ctx, func(first *state.State) error {
+		s = first
+		return errEnough
+	})
+	if s != nil {
+		return s, nil
+	}
+	return nil, err
+}
+
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Print writes the summary of a state and the first rows of each of its lists. Window
+// is one of state.Windows.
+func Print(w io.Writer, s *state.State, window string, rows int) error {
+	lines := summary(s, nil)
+	for _, l := range lists(s, window) {
+		l.rows = l.rows[:min(rows, len(l.rows))]
+		if len(l.rows) > 0 {
+			lines = append(append(lines, "", l.name), l.lines()...)
+		}
+	}
+	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
+	return err
+}
+
+// summary has the rates between before and s. If before is nil or of another process,
+// they are those since the start.
+func summary(s, before *state.State) []string {
+	sum := state.State{Time: s.Started, Started: s.Started}
+	if before != nil && before.Started.Equal(s.Started) && before.Time.Before(s.Time) {
+		sum = *before
+	}
+	queries, hits, misses := s.Requests-sum.Requests, s.Hits-sum.Hits, s.Misses-sum.Misses
+	ready := "ready"
+	if !s.Ready {
+		ready = "NOT READY"
+	}
+	down := 0
+	for _, u := range s.Upstreams {
+		if !u.Healthy {
+			down++
+		}
+	}
+	lines := []string{
+		fmt.Sprintf("nodens %s  %s  %s  up %v", s.Version, s.Node, ready, s.Time.Sub(s.Started).Round(time.Second)),
+		fmt.Sprintf("%s queries/s  %s hits  %s SERVFAIL  cache %s of %s", rate(queries, s.Time.Sub(sum.Time).Seconds()), percent(hits, hits+misses),
+			percent(s.Failures-sum.Failures, queries), mebibytes(s.Cache.Bytes), mebibytes(s.Cache.Budget)),
+		fmt.Sprintf("redirection %s (%s)  fast path %s (%s, %s of queries)  upstreams %d, %d down", s.Redirection.Mode, s.Redirection.State,
+			s.Fastpath.Mode, s.Fastpath.State, percent(s.Fastpath.Answers-sum.Fastpath.Answers, queries), len(s.Upstreams), down),
+	}
+	for _, p := range s.Problems {
+		lines = append(lines, problem+p)
+	}
+	for i := range lines {
+		lines[i] = printable(lines[i])
+	}
+	return lines
+}
+
+// problem begins a line about what fails.
+const problem = "PROBLEM: "
