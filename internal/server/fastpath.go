@@ -91,7 +91,7 @@ func (p *promotion) Copy(e *cache.Entry, l cache.Lifetime) bool {
 		Generation: q.zone.table.generation, Listener: p.lis.addr, Question: q.key,
 		Body: msg[body:], TTLs: e.TTLOffsets(),
 		KeepTTL: l.KeepTTL, Age: l.Age, Left: l.Left, Refresh: l.Refresh,
-		Zone: q.zone.kernelZone, Type: int(typeIndex(q.qtype)), Denial: e.Kind() == cache.Denial,
+		Zone: q.zone.kernelZone, Type: int(typeIndexes[min(q.qtype, otherType)]), Denial: e.Kind() == cache.Denial,
 	}
 	copy(a.Header[:], msg[2:headerLen])
 	flags := replyFlags(binary.BigEndian.Uint16(msg[2:]), q, true)

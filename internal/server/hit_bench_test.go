@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -49,6 +50,50 @@ func BenchmarkParse(b *testing.B) {
 			for b.Loop() {
 				if q.parse(msg) != accept {
 					b.Fatal("not accepted")
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkBatch answers and counts batches of hits, without sockets: with statistics of
+// queries, and with all but them. One operation is one query.
+func BenchmarkBatch(b *testing.B) {
+	for _, listed := range []bool{false, true} {
+		b.Run(fmt.Sprintf("statistics=%t", listed), func(b *testing.B) {
+			ts := newTestServer(b, Config{}, zone("example.org.", newCache(b), sourceFunc(func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
+				return reply(b, m, m.Question[0].Name+" 3600 IN A 192.0.2.1"), nil
+			})))
+			ts.mu.Lock()
+			l := ts.listeners[ts.addr]
+			ts.mu.Unlock()
+			var messages [batchSize][]byte
+			for i := range messages {
+				m := query(fmt.Sprintf("name-%d.some-namespace.example.org.", i%16), dns.TypeA)
+				ts.ask(b, "udp", m)
+				messages[i] = pack(b, m)
+			}
+			for _, z := range l.table.Load().zones {
+				z.stats.listed = listed
+			}
+			mem := &lookupMemory{batch: true}
+			q := Query{memory: mem, client: netip.MustParseAddrPort("127.0.0.1:1")}
+			out := make([]byte, 0, 2048)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if i%batchSize == 0 {
+					now := ts.clock()
+					for k := range mem.tallies {
+						mem.tallies[k].took = now.Sub(q.start)
+						mem.tallies[k].count(0)
+					}
+					if len(mem.samples) > 0 {
+						ts.metrics.stats.Add(mem.samples, now.Sub(q.start), now)
+					}
+					mem.tallies, mem.samples, q.start = mem.tallies[:0], mem.samples[:0], now
+				}
+				if _, ok := ts.tryHit(out, l, 0, &q, q.parse(messages[i%batchSize])); !ok {
+					b.Fatal("miss")
 				}
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/nodens-dns/nodens/internal/querystats"
 	"github.com/nodens-dns/nodens/internal/server/action"
 )
 
@@ -18,6 +19,7 @@ import (
 // are summed when scraped. Counting looks up no label.
 type Metrics struct {
 	workers int
+	stats   *querystats.Stats
 
 	discarded                atomic.Uint64 // messages that are not queries
 	sendErrors               atomic.Uint64
@@ -37,9 +39,12 @@ type Metrics struct {
 // NewMetrics makes the counters and registers them. workers is the number of
 // readers of an address, at least 1.
 func NewMetrics(reg prometheus.Registerer, workers int) (*Metrics, error) {
-	m := &Metrics{workers: workers, zones: make(map[[2]string]*zoneStats), descs: newDescs()}
+	m := &Metrics{workers: workers, stats: querystats.New(time.Now()), zones: make(map[[2]string]*zoneStats), descs: newDescs()}
 	return m, reg.Register(m)
 }
+
+// QueryStats returns the statistics of the queries that are counted.
+func (m *Metrics) QueryStats() *querystats.Stats { return m.stats }
 
 // Queries returns the number of queries so far, without those of a Prober.
 func (m *Metrics) Queries() (n uint64) {
@@ -67,6 +72,7 @@ func (m *Metrics) zone(server, zone string) *zoneStats {
 	z, ok := m.zones[k]
 	if !ok {
 		z = m.newStats()
+		z.number, z.listed = m.stats.Zone(zone), true
 		m.zones[k] = z
 	}
 	return z
@@ -128,6 +134,8 @@ const (
 // zoneStats are the counters of one zone on one address.
 type zoneStats struct {
 	shards []*statShard
+	number querystats.Zone
+	listed bool                      // in the statistics of queries
 	cut    atomic.Pointer[SearchCut] // of the zone now; may be nil
 	kernel kernelCounter             // Metrics.mu guards it
 }
@@ -184,8 +192,11 @@ func (h *histogram) observe(v uint64, bounds []uint64) {
 	h.sum.Add(v)
 }
 
-// typeIndexes are the indexes of the types below its length in typeCodes.
-var typeIndexes = func() (t [256]uint8) {
+// otherType is the index in typeIndexes of all types from it on.
+const otherType = 256
+
+// typeIndexes are the indexes of types in typeCodes.
+var typeIndexes = func() (t [otherType + 1]uint8) {
 	for i := range t {
 		t[i] = uint8(len(typeCodes))
 	}
@@ -241,7 +252,7 @@ type tally struct {
 func (t *tally) count(worker int) {
 	z, o := t.stats, &t.outcome
 	s := z.shards[min(worker, len(z.shards)-1)]
-	s.requests[t.proto][t.family][typeIndex(t.qtype)].Add(1)
+	s.requests[t.proto][t.family][typeIndexes[min(t.qtype, otherType)]].Add(1)
 	s.responses[o.plugin][min(o.rcode, numRcodes-1)].Add(1)
 	s.lookups[o.lookup].Add(1)
 	if t.do {
@@ -263,14 +274,6 @@ func (t *tally) count(worker int) {
 	took.observe(uint64(max(o.took, 0)), durationSteps)
 	s.reqSize[t.proto].observe(uint64(t.asked), sizeSteps)
 	s.respSize[t.proto].observe(uint64(o.size), sizeSteps)
-}
-
-// typeIndex returns the index of the counter of a type.
-func typeIndex(qtype uint16) uint8 {
-	if int(qtype) < len(typeIndexes) {
-		return typeIndexes[qtype]
-	}
-	return uint8(len(typeCodes))
 }
 
 // judged counts one result of the normalize directive.

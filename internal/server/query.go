@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/querystats"
 	"github.com/nodens-dns/nodens/internal/server/dnsname"
 )
 
@@ -78,8 +79,10 @@ type lookupMemory struct {
 	answer, other cache.Entry
 	key           [maxKeyLen]byte
 
-	batch   bool    // tallies are counted per batch
+	batch   bool    // tallies and samples are counted per batch
 	tallies []tally // not yet counted
+	sampler querystats.Sampler
+	samples []querystats.Sample // not yet counted
 }
 
 // A cache key is the name, type, class and flags.

@@ -6,6 +6,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/querystats"
 )
 
 // optLen is the length of an OPT record without options (RFC 6891 §6.1.2).
@@ -86,9 +87,11 @@ func appendEntry(dst []byte, q *Query, entry *cache.Entry, age uint32, cached bo
 	if q.opt {
 		reserve = q.optLen(v.note)
 	}
-	if limit := q.limit() - reserve; len(msg) > limit {
-		msg = entry.Truncate(msg, limit)
-		dst = dst[:start+len(msg)]
+	if len(msg)+reserve > minUDPSize { // else it fits in any case
+		if limit := q.limit() - reserve; len(msg) > limit {
+			msg = entry.Truncate(msg, limit)
+			dst = dst[:start+len(msg)]
+		}
 	}
 	if q.opt {
 		dst = appendOPT(dst, start, q, v.rcode, v.note)
@@ -334,12 +337,30 @@ func (s *resolver) record(reader int, z *zoneStats, q *Query, reply []byte, o ou
 		t.family = 1
 	}
 	logged := q.zone != nil && q.zone.Log != nil
-	if m := q.memory; m != nil && m.batch && !logged {
+	m, weight, sampled := q.memory, uint32(1), true
+	batch := m != nil && m.batch && !logged
+	if batch {
 		m.tallies = append(m.tallies, t)
+		if weight, sampled = m.sampler.Next(s.metrics.stats); !sampled {
+			return
+		}
+	}
+	sample := querystats.Sample{
+		Name: q.name, Client: q.client.Addr(), Zone: z.number, Weight: weight,
+		NXDomain: o.rcode == dns.RcodeNameError, Waited: o.waited || o.plugin != pluginCache,
+	}
+	if batch && z.listed {
+		m.samples = append(m.samples, sample)
+	}
+	if batch {
 		return
 	}
-	t.took = s.clock().Sub(q.start)
+	end := s.clock()
+	t.took = end.Sub(q.start)
 	t.count(reader)
+	if z.listed {
+		s.metrics.stats.Add([]querystats.Sample{sample}, t.took, end)
+	}
 	if logged {
 		q.zone.Log.write(q, reply, t.outcome)
 	}

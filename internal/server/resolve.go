@@ -428,13 +428,6 @@ func (j *job) recoverPanic() {
 	}
 }
 
-// recoverPanic, deferred, prevents a panic from ending the process.
-func (s *resolver) recoverPanic(what string) {
-	if p := recover(); p != nil {
-		s.reportPanic(what, p)
-	}
-}
-
 // reportPanic logs the stack of a panic and counts it. The count raises an
 // alert.
 func (s *resolver) reportPanic(what string, p any) {

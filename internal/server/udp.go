@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/querystats"
 )
 
 // udpSocket is one of a listener's SO_REUSEPORT sockets. One goroutine reads it.
@@ -67,6 +69,7 @@ func (s *Server) listenUDP(ctx context.Context, lis *listener, reader int) (*udp
 	u.shedAfter = overloadAfter * time.Duration(queue) / defaultQueue
 	u.copies = promotion{lis: lis, q: &u.q}
 	u.mem.batch, u.mem.tallies = true, make([]tally, 0, batchSize)
+	u.mem.samples = make([]querystats.Sample, 0, batchSize)
 	u.onRead = u.read
 	u.onSend = func(fd uintptr) bool {
 		return u.sendQueued(fd)
@@ -156,7 +159,10 @@ func (u *udpSocket) read(fd uintptr) bool {
 func (u *udpSocket) answer(fd uintptr, n int) {
 	defer u.srv.recoverPanic("UDP batch")
 	now := u.srv.clock()
-	u.queued, u.shed = 0, u.overloaded(n, now)
+	u.queued, u.shed = 0, false
+	if n == batchSize || !u.full.IsZero() {
+		u.shed = u.overloaded(n, now)
+	}
 	for i := range n {
 		u.handle(i, now)
 	}
@@ -168,6 +174,13 @@ func (u *udpSocket) answer(fd uintptr, n int) {
 		j.start(u.lis)
 	}
 	u.misses = u.misses[:0]
+}
+
+// recoverPanic, deferred, prevents a panic from ending the process.
+func (s *resolver) recoverPanic(what string) {
+	if p := recover(); p != nil {
+		s.reportPanic(what, p)
+	}
 }
 
 // overloadAfter is how long a queue of defaultQueue may stay full before misses are
@@ -190,12 +203,16 @@ func (u *udpSocket) overloaded(n int, now time.Time) bool {
 
 // sendHits sends the queued replies of a batch read at the given time.
 func (u *udpSocket) sendHits(fd uintptr, now time.Time) {
-	took := u.srv.clock().Sub(now)
+	end := u.srv.clock()
 	for i := range u.mem.tallies { // before the replies are sent
-		u.mem.tallies[i].took = took
+		u.mem.tallies[i].took = end.Sub(now)
 		u.mem.tallies[i].count(u.reader)
 	}
 	u.mem.tallies = u.mem.tallies[:0]
+	if len(u.mem.samples) > 0 {
+		u.srv.metrics.stats.Add(u.mem.samples, end.Sub(now), end)
+		u.mem.samples = u.mem.samples[:0]
+	}
 	u.sent = 0
 	if u.sendQueued(fd) {
 		return
@@ -232,7 +249,9 @@ func (u *udpSocket) handle(i int, now time.Time) {
 			j := u.srv.jobs.Get().(*job)
 			q.copyTo(&j.q)
 			j.sock, j.sa, j.saLen = u, s.name, u.b.rx[i].hdr.Namelen
-			j.control = append(j.control[:0], u.b.control(i)...)
+			if j.control = j.control[:0]; u.b.rx[i].hdr.Control != nil {
+				j.control = append(j.control, u.b.control(i)...)
+			}
 			u.misses = append(u.misses, j)
 			return
 		}
@@ -422,6 +441,9 @@ func (b *batch) queue(k, i int) {
 	h.SetIovlen(1)
 	h.Control = nil
 	h.SetControllen(0)
+	if b.rx[i].hdr.Control == nil {
+		return
+	}
 	if ctl := b.control(i); len(ctl) > 0 {
 		h.Control = &ctl[0]
 		h.SetControllen(len(ctl))
@@ -438,11 +460,8 @@ func (b *batch) send(fd uintptr, from, to int) (int, syscall.Errno) {
 
 // control returns the control message for the reply to the i-th datagram: it
 // makes the reply's source the datagram's destination. It is empty on a socket
-// bound to one address. A second call returns the same.
+// bound to one address. A second call returns the same. The datagram must have one.
 func (b *batch) control(i int) []byte {
-	if b.rx[i].hdr.Control == nil {
-		return nil
-	}
 	ctl := b.slots[i].control[:b.rx[i].hdr.Controllen]
 	if len(ctl) < unix.SizeofCmsghdr {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -608,4 +609,30 @@ func (a *attempt) failure() *Error {
 	}
 	e.Err = fmt.Errorf("forward %q type %s: %w", a.Name, dns.Type(a.Qtype), errors.Join(errs...))
 	return e
+}
+
+// plan returns the servers in the order of the policy, with the dead ones apart. If
+// all are dead, the health check is probably wrong, so all count as alive.
+func (p *Pool) plan() (alive, dead []*server) {
+	all := slices.Clone(*p.servers.Load())
+	switch p.cfg.Policy {
+	case PolicyRandom:
+		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	case PolicyRoundRobin:
+		first := int((p.turns.Add(1) - 1) % uint32(max(len(all), 1)))
+		all = slices.Concat(all[first:], all[:first])
+	}
+	alive = all[:0]
+	for _, s := range all {
+		if s.dead.Load() {
+			dead = append(dead, s)
+		} else {
+			alive = append(alive, s)
+		}
+	}
+	if len(alive) == 0 && len(dead) > 0 {
+		p.cfg.Metrics.healthBroken.Inc()
+		return dead, nil
+	}
+	return alive, dead
 }
