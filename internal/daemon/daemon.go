@@ -65,11 +65,7 @@ func newBase(o *Options) base {
 
 // newServer makes the server. It also returns the server's answer to id.server,
 // which differs between processes.
-func newServer(b base, l limits, now func() time.Time) (srv *server.Server, identity string, err error) {
-	metrics, err := server.NewMetrics(b.registry, l.workers)
-	if err != nil {
-		return nil, "", err
-	}
+func newServer(b base, l limits, metrics *server.Metrics, now func() time.Time) (srv *server.Server, identity string, err error) {
 	identity = "nodens " + rand.Text()[:10] // does not reveal the version
 	srv, err = b.opts.newServer(server.Config{
 		Identity: identity, Logger: b.log, Metrics: metrics, Now: now, Workers: l.workers, Queue: int(l.queue),
@@ -98,7 +94,11 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 	}
 	limits := o.limits(o.resources(cfg.Config))
 	limits.report(b)
-	srv, identity, err := newServer(b, limits, now)
+	metrics, err := server.NewMetrics(b.registry, limits.workers)
+	if err != nil {
+		return nil, err
+	}
+	srv, identity, err := newServer(b, limits, metrics, now)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 		Own:    func(a netip.AddrPort) bool { return o.isLocal(a) || redir.Plan().IsTarget(a) },
 	})
 	lines, probes, caches := newQueryLog(o.Stdout, b.registry), new(probeState), newCacheMetrics(b.registry, store)
-	reporter := newReporter(b, probes, pools, redir, fast, caches)
+	reporter := newReporter(b, probes, pools, redir, fast, caches, metrics.QueryStats())
 	active := &activeConfig{
 		base: b, server: srv, store: store, pools: pools, redirect: redir, fast: fast, host: host, reloads: reloads, loops: loops,
 		builder: newBuilder(b, store, pools, redir.Gate(), lines, probes, newStatusServer(b, reporter)), admin: newAdminServers(b.log),
@@ -151,6 +151,7 @@ func (d *daemon) steps(cfg source) []step {
 		{"redirect sockets", d.startRedirect, d.withdrawRedirect},
 		{"answer in the kernel", d.startFastpath, d.closeFastpath},
 		{"drop privileges", d.dropPrivileges, nil},
+		{"keep statistics of queries", d.active.reporter.start, d.active.reporter.stop},
 		{"be ready", d.becomeReady, d.becomeUnready},
 	}
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/fastpath"
+	"github.com/nodens-dns/nodens/internal/querystats"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/internal/state"
 )
@@ -28,18 +30,48 @@ type reporter struct {
 	redirect *redirect.Redirector
 	fast     *fastpath.Controller
 	caches   *cacheMetrics
+	queries  *querystats.Stats
+	pods     *podNames
 	inUse    atomic.Pointer[config.Config] // nil: none yet
+
+	rotating sync.WaitGroup
+	end      func() // ends rotating
 
 	mu   sync.Mutex // guards last
 	last state.State
 }
 
-func newReporter(b base, probes *probeState, p *pools, r *redirect.Redirector, f *fastpath.Controller, caches *cacheMetrics) *reporter {
+func newReporter(b base, probes *probeState, p *pools, r *redirect.Redirector, f *fastpath.Controller, caches *cacheMetrics, queries *querystats.Stats) *reporter {
 	host, _ := os.Hostname()
 	return &reporter{
 		base: b, node: cmp.Or(b.opts.Getenv("NODE_NAME"), host), started: time.Now(),
 		probes: probes, pools: p, redirect: r, fast: f, caches: caches,
+		queries: queries, pods: newPodNames(b.opts.Path(cniResults)), end: func() {},
 	}
+}
+
+// start ends the intervals of the statistics.
+func (r *reporter) start(ctx context.Context) error {
+	ctx, r.end = context.WithCancel(context.WithoutCancel(ctx))
+	r.rotating.Go(func() {
+		tick := time.NewTicker(querystats.Interval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case now := <-tick.C:
+				r.queries.Rotate(now)
+			}
+		}
+	})
+	return nil
+}
+
+func (r *reporter) stop(context.Context) error {
+	r.end()
+	r.rotating.Wait()
+	return nil
 }
 
 // use makes later States report cfg.
@@ -59,15 +91,6 @@ func (r *reporter) state(zone string) state.State {
 	s := r.last
 	s.Top = r.top(zone)
 	return s
-}
-
-// top returns the lists of a zone.
-func (r *reporter) top(string) map[string]state.TopLists {
-	all := make(map[string]state.TopLists)
-	for _, w := range state.Windows() {
-		all[w] = state.TopLists{Names: []state.Entry{}, Clients: []state.Entry{}, NXDomain: []state.Entry{}, Slow: []state.Entry{}}
-	}
-	return all
 }
 
 func (r *reporter) measure() state.State {
@@ -122,12 +145,25 @@ func (r *reporter) zones(m metrics) []state.Zone {
 			of(name).CacheBytes += st.Success.Bytes + st.Denial.Bytes + st.Failure.Bytes
 		}
 	}
+	for name, z := range zones {
+		z.HitLatency, z.MissLatency = r.latencies(name)
+	}
 	list := make([]state.Zone, 0, len(zones))
 	for _, z := range zones {
 		list = append(list, *z)
 	}
 	slices.SortFunc(list, func(a, b state.Zone) int { return strings.Compare(a.Name, b.Name) })
 	return list
+}
+
+// latencies returns those of hits and misses of a zone.
+func (r *reporter) latencies(zone string) (hit, miss state.Latency) {
+	h, m := r.queries.Latency(r.queries.Zone(zone))
+	return latency(h.Count, h.P50, h.P90, h.P99), latency(m.Count, m.P50, m.P90, m.P99)
+}
+
+func latency(n uint64, p50, p90, p99 time.Duration) state.Latency {
+	return state.Latency{Count: n, P50: p50.Seconds(), P90: p90.Seconds(), P99: p99.Seconds()}
 }
 
 func (r *reporter) upstreams(m metrics) []state.Upstream {
@@ -139,6 +175,7 @@ func (r *reporter) upstreams(m metrics) []state.Upstream {
 			all = append(all, state.Upstream{
 				Zone: p.forward.From, Address: to, Protocol: s.Protocol, Healthy: !s.Dead,
 				Queries: queries[to], Failures: max(queries[to], replies[to]) - replies[to],
+				Latency: latency(s.Times.Count, s.Times.P50, s.Times.P90, s.Times.P99),
 			})
 		}
 	}

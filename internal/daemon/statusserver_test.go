@@ -5,14 +5,18 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/fastpath"
+	"github.com/nodens-dns/nodens/internal/querystats"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/internal/server"
 	"github.com/nodens-dns/nodens/internal/state"
@@ -28,7 +32,7 @@ func newTestStatus(t *testing.T, status StatusOptions) *statusServer {
 	}
 	store := cache.New(cache.Options{})
 	r := newReporter(b, new(probeState), newPools(t.Context(), poolsConfig{Logger: b.log}), redirect.New(redirect.Config{Logger: b.log, Registerer: b.registry}),
-		fastpath.New(b.log, b.registry, 0, fastpath.Plan{Mode: config.FastpathOff}), newCacheMetrics(b.registry, store))
+		fastpath.New(b.log, b.registry, 0, fastpath.Plan{Mode: config.FastpathOff}), newCacheMetrics(b.registry, store), querystats.New(time.Now()))
 	r.use(&config.Config{Corefile: ". {\n}\n"})
 	return newStatusServer(b, r)
 }
@@ -41,13 +45,30 @@ func serveStatus(t *testing.T, s *statusServer) *httptest.Server {
 }
 
 func TestState(t *testing.T) {
-	web := serveStatus(t, newTestStatus(t, StatusOptions{Address: "127.0.0.1:9254"}))
+	status := newTestStatus(t, StatusOptions{Address: "127.0.0.1:9254"})
+	web := serveStatus(t, status)
 	s, err := state.Get(t.Context(), web.URL, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.Version != "test" || s.Node != "node-1" || s.Ready || s.Corefile != ". {\n}\n" || s.Redirection.State != "off" || s.Fastpath.State != "off" {
 		t.Errorf("%+v", s)
+	}
+	stats := status.reporter.queries
+	client := netip.MustParseAddr("10.0.0.1")
+	stats.Add([]querystats.Sample{{Name: []byte("\x03www\x00"), Client: client, Zone: stats.Zone("."), Weight: 3, NXDomain: true, Waited: true}}, time.Second, time.Now())
+	if s, err = state.Get(t.Context(), web.URL, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range state.Windows() {
+		l := s.Top[w]
+		name := state.Entry{Key: "www.", Zone: ".", Count: 3}
+		slow := name
+		slow.Seconds = 3
+		if l.Queries != 3 || l.Covers <= 0 || !slices.Equal(l.Names, []state.Entry{name}) || !slices.Equal(l.NXDomain, []state.Entry{name}) ||
+			!slices.Equal(l.Slow, []state.Entry{slow}) || !slices.Equal(l.Clients, []state.Entry{{Key: "10.0.0.1", Count: 3}}) {
+			t.Errorf("%s: %+v", w, l)
+		}
 	}
 	n, enough := 0, errors.New("enough")
 	err = state.Follow(t.Context(), web.URL, "", func(s *state.State) error {

@@ -78,6 +78,11 @@ type endpointMetrics struct {
 	requests, healthFails, proxyHealthFails, truncated, hedges prometheus.Counter
 	rtt                                                        atomic.Int64 // smoothed, nanoseconds
 
+	recent struct {
+		sync.Mutex
+		recentTimes
+	}
+
 	mu     sync.Mutex
 	series map[seriesKey]prometheus.Metric
 
@@ -200,6 +205,10 @@ func (e *endpointMetrics) response(rcode int, took time.Duration) {
 	r.count.Inc()
 	r.forward.Observe(took.Seconds())
 	r.proxy.Observe(took.Seconds())
+	e.recent.Lock()
+	defer e.recent.Unlock()
+	e.recent.rotate(time.Now())
+	e.recent.counts[e.recent.now][rttBucket(took)]++
 }
 
 func (e *endpointMetrics) newReplies(rcode string) *replySeries {

@@ -255,6 +255,7 @@ type ServerState struct {
 	Endpoint
 	Protocol string // udp, tcp or tls: what queries are sent over first
 	Dead     bool   // other servers are queried first
+	Times    ReplyTimes
 }
 
 // Servers returns the state of the servers, in the order of the configuration.
@@ -268,6 +269,9 @@ func (p *Pool) Servers() []ServerState {
 		case p.cfg.ForceTCP:
 			now.Protocol = "tcp"
 		}
+		s.metrics.recent.Lock()
+		now.Times = s.metrics.recent.quantiles(time.Now())
+		s.metrics.recent.Unlock()
 		all = append(all, now)
 	}
 	return all

@@ -391,12 +391,7 @@ func (r *rtt) observe(d time.Duration) time.Duration {
 		r.smoothed = d
 	}
 	r.smoothed += (d - r.smoothed) / 8
-	bucket := 0
-	if d >= 1<<rttFirst {
-		octave := bits.Len64(uint64(d)) - 1
-		bucket = min((octave-rttFirst)*4+int(d>>(octave-2))&3, rttBuckets-1)
-	}
-	r.counts[bucket]++
+	r.counts[rttBucket(d)]++
 	r.total++
 	if r.since++; r.since < rttRecount {
 		return r.smoothed
@@ -411,6 +406,15 @@ func (r *rtt) observe(d time.Duration) time.Duration {
 		}
 	}
 	return r.smoothed
+}
+
+// rttBucket returns the bucket of d.
+func rttBucket(d time.Duration) int {
+	if d < 1<<rttFirst {
+		return 0
+	}
+	octave := bits.Len64(uint64(d)) - 1
+	return min((octave-rttFirst)*4+int(d>>(octave-2))&3, rttBuckets-1)
 }
 
 // quantile returns the upper edge of the bucket of the 95th percentile. r.mu is

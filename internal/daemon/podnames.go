@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/watch"
+)
+
+// cniResults is the directory in which the container runtime's libcni keeps a file for
+// each pod's network, with the pod's name and addresses. Only root can read it, and a
+// container has it only if it is mounted.
+const cniResults = "/var/lib/cni/results"
+
+const (
+	maxCNIResults = 1024      // files that are read
+	maxCNIResult  = 256 << 10 // bytes of one
+	podNamesAge   = 10 * time.Second
+)
+
+// podNames finds the names of pods by their addresses. It is safe for concurrent use.
+type podNames struct {
+	dir string
+
+	mu     sync.Mutex // guards what follows
+	read   time.Time
+	files  map[string]podNetwork // by file name; a file does not change
+	byAddr map[netip.Addr]string // NAMESPACE/NAME
+}
+
+// podNetwork is one file.
+type podNetwork struct {
+	pod   string // NAMESPACE/NAME, empty if the file has none
+	addrs []netip.Addr
+}
+
+func newPodNames(dir string) *podNames { return &podNames{dir: dir} }
+
+// of returns NAMESPACE/NAME of the pod with an address, or "".
+func (p *podNames) of(addr netip.Addr) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.read) >= podNamesAge {
+		p.update()
+		p.read = time.Now()
+	}
+	return p.byAddr[addr]
+}
+
+// update reads the files that are new. p.mu is held.
+func (p *podNames) update() {
+	entries, _ := os.ReadDir(p.dir) // without the directory, there are no names
+	files := make(map[string]podNetwork)
+	p.byAddr = make(map[netip.Addr]string)
+	for _, e := range entries[:min(len(entries), maxCNIResults)] {
+		n, known := p.files[e.Name()]
+		if !known {
+			n = readPodNetwork(filepath.Join(p.dir, e.Name()))
+		}
+		if n.pod == "" {
+			continue // it may be half written
+		}
+		files[e.Name()] = n
+		for _, a := range n.addrs {
+			p.byAddr[a] = n.pod
+		}
+	}
+	p.files = files
+}
+
+// readPodNetwork reads a file of libcni's format cniCacheV1.
+func readPodNetwork(file string) (n podNetwork) {
+	text, err := watch.ReadFile(file, maxCNIResult)
+	if err != nil {
+		return n
+	}
+	var cached struct {
+		Args   [][2]string `json:"cniArgs"`
+		Result struct {
+			IPs []struct {
+				Address netip.Prefix `json:"address"`
+			} `json:"ips"`
+		} `json:"result"`
+	}
+	if json.Unmarshal(text, &cached) != nil {
+		return n
+	}
+	args := make(map[string]string)
+	for _, a := range cached.Args {
+		args[a[0]] = a[1]
+	}
+	if args["K8S_POD_NAMESPACE"] == "" || args["K8S_POD_NAME"] == "" {
+		return n
+	}
+	n.pod = args["K8S_POD_NAMESPACE"] + "/" + args["K8S_POD_NAME"]
+	for _, ip := range cached.Result.IPs {
+		if a := ip.Address.Addr(); a.IsValid() && !a.IsLoopback() {
+			n.addrs = append(n.addrs, a)
+		}
+	}
+	return n
+}
