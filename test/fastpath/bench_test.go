@@ -261,7 +261,7 @@ func TestVeth(t *testing.T) {
 	if *rounds == 0 {
 		t.Skip("a benchmark: make bench")
 	}
-	const one, both = "1", "0,1" // the CPUs of a server; the first generator has CPU 0
+	const one, both = "1", "0,1"   // the CPUs of a server; the first generator has CPU 0
 	const passing = "bufsize 1232" // answers of such a zone are not in the kernel
 	nodens := release.Path(t)
 	all := map[string]*contestant{}
