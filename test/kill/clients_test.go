@@ -40,6 +40,9 @@ func (n *node) startClients(t *testing.T) []*client {
 		p := n.addPod(t, c.name)
 		cmd := lab.Command{Netns: p.netns, Cgroup: p.cgroup, Binds: lab.Etc(t, "nameserver "+vip+"\n"+c.options)}
 		args := []string{c.name + ".example", fmt.Sprint(rate), fmt.Sprint(workers)}
+		if n.popular {
+			args = append(args, "popular.example")
+		}
 		if c.program == nil {
 			cmd.Args, cmd.Env = lab.GoClient(t, args...)
 		} else {

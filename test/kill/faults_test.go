@@ -78,8 +78,23 @@ var faults = []fault{
 
 // TestFaults checks that no lookup fails during any fault, and prints how long the
 // longest took.
-func TestFaults(t *testing.T) {
+func TestFaults(t *testing.T) { testFaults(t, newNode(t)) }
+
+// TestFaultsWithFastpath does the same while the kernel answers every second lookup of
+// the redirected pods, which send it to the target's address and port.
+func TestFaultsWithFastpath(t *testing.T) {
+	const metrics = "127.0.0.1:9253"
 	n := newNode(t)
+	n.popular = true
+	n.writeConf(t, "fallback "+coreDNS, "prometheus "+metrics, "fastpath on")
+	testFaults(t, n)
+	if sum, _ := n.Scrape(t, metrics).Sum("nodens_kernel_answers_total"); sum < 100 {
+		t.Errorf("after the last fault, the kernel gave %v answers", sum)
+	}
+}
+
+func testFaults(t *testing.T, n *node) {
+	t.Helper()
 	m := lab.NewMemory(t)
 	d := n.start(t, m)
 	clients := n.startClients(t)

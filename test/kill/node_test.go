@@ -26,6 +26,7 @@ const (
 		target ` + target + `
 		FALLBACK
 	}
+	MORE
 }
 `
 	// latency is the time that every server takes for every query.
@@ -40,6 +41,7 @@ type node struct {
 	conf      string
 	atServer  *atomic.Int64 // queries that upstream received
 	atCoreDNS *atomic.Int64
+	popular   bool // every second lookup of a client is of one name
 }
 
 // pod is a network namespace and a cgroup.
@@ -58,10 +60,11 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// writeConf writes the Corefile with an option of redirect.
-func (n *node) writeConf(t *testing.T, fallback string) {
+// writeConf writes the Corefile with an option of redirect and more directives.
+func (n *node) writeConf(t *testing.T, fallback string, more ...string) {
 	t.Helper()
-	n.conf = lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), strings.ReplaceAll(mainBlock, "FALLBACK", fallback))
+	text := strings.NewReplacer("FALLBACK", fallback, "MORE", strings.Join(more, "\n\t")).Replace(mainBlock)
+	n.conf = lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), text)
 }
 
 // serve answers every name at ip with the address answer and with an IPv6 address.
