@@ -200,6 +200,15 @@ func TestDashboardStructure(t *testing.T) {
 	if d.Title == "" || d.UID == "" || d.SchemaVersion < 36 || len(d.Panels) < 20 {
 		t.Fatalf("title %q, uid %q, schema %d, %d panels", d.Title, d.UID, d.SchemaVersion, len(d.Panels))
 	}
+	variables := []string{"__data"} // of Grafana, in links
+	for _, v := range d.Templating.List {
+		variables = append(variables, v.Name)
+	}
+	for _, m := range regexp.MustCompile(`\$\{(\w+)`).FindAllStringSubmatch(readFile(t, chart+"/files/dashboard.json"), -1) {
+		if !slices.Contains(variables, m[1]) {
+			t.Errorf("no variable %s", m[1])
+		}
+	}
 	ids := make(map[int]bool)
 	taken := make(map[[2]int]string)
 	for _, p := range d.Panels {
