@@ -9,6 +9,7 @@ need() { # need COMMAND PACKAGE
 }
 need buildah buildah
 need catatonit catatonit
+need chromium chromium
 need clang-14 clang-14
 need curl curl
 need dig bind9-dnsutils
@@ -20,31 +21,52 @@ need iptables-nft iptables
 need llvm-strip-14 llvm-14
 need musl-gcc musl-tools
 need nft nftables
+need npm npm
 need nsenter util-linux
 need setpriv util-linux
 need podman podman
 need qemu-aarch64-static qemu-user-static
 need runc runc
 need unbound unbound
+[ -d /usr/share/fonts/truetype/liberation ] || missing="$missing fonts-liberation"
 
-[ -n "$missing" ] || exit 0
-if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-	echo "not installed, tests that need them are skipped:$missing" >&2
-	exit 0
-fi
-echo "installing for the tests, from the package archive:$missing"
-log=$(mktemp)
-policy=/usr/sbin/policy-rc.d
-# Packages must not start servers on this host.
-if [ ! -e $policy ]; then
-	printf '#!/bin/sh\nexit 101\n' >$policy
-	chmod +x $policy
-	trap 'rm -f "$log" $policy' EXIT
-else
-	trap 'rm -f "$log"' EXIT
-fi
-# shellcheck disable=SC2086 # a list of packages
-if ! (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing) >"$log" 2>&1; then
-	cat "$log" >&2
-	exit 1
-fi
+# packages installs the missing ones.
+packages() {
+	if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+		echo "not installed, tests that need them are skipped:$missing" >&2
+		return
+	fi
+	echo "installing for the tests, from the package archive:$missing"
+	log=$(mktemp)
+	policy=/usr/sbin/policy-rc.d
+	# Packages must not start servers on this host.
+	if [ ! -e $policy ]; then
+		printf '#!/bin/sh\nexit 101\n' >$policy
+		chmod +x $policy
+		trap 'rm -f "$log" $policy' EXIT
+	else
+		trap 'rm -f "$log"' EXIT
+	fi
+	# shellcheck disable=SC2086 # a list of packages
+	if ! (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing) >"$log" 2>&1; then
+		cat "$log" >&2
+		exit 1
+	fi
+}
+
+# axe-core, which tests the accessibility of the status page, is in npm only.
+axe() {
+	file=${XDG_CACHE_HOME:-$HOME/.cache}/nodens/axe-core-4.14.1.js
+	[ ! -e "$file" ] || return 0
+	echo "installing for the tests, from npm: axe-core"
+	dir=$(mktemp -d)
+	mkdir -p "${file%/*}"
+	(cd "$dir" && npm pack --silent axe-core@4.14.1 >/dev/null &&
+		echo "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745  axe-core-4.14.1.tgz" | sha256sum -c --quiet &&
+		tar -xzf axe-core-4.14.1.tgz package/axe.min.js && mv package/axe.min.js "$file") ||
+		echo "axe-core is not installed, tests that need it are skipped" >&2
+	rm -rf "$dir"
+}
+
+[ -z "$missing" ] || packages
+axe

@@ -1,0 +1,181 @@
+package statuspage
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/lab"
+)
+
+const (
+	listen     = "169.254.20.10"
+	statusAddr = "127.0.0.1:9254" // in the node's namespace
+)
+
+const corefile = `cluster.local:53 {
+    bind 169.254.20.10
+    errors
+    cache 30
+    forward . 10.96.0.10
+    prometheus 127.0.0.1:9253
+}
+.:53 {
+    bind 169.254.20.10
+    errors
+    cache 30
+    forward . 10.0.0.2 10.0.0.3
+    prometheus 127.0.0.1:9253
+}
+`
+
+// node is a node with nodens, its upstreams and five pods, which are addresses on lo.
+type node struct {
+	*lab.Netns
+	status  string            // address of the status page
+	binds   map[string]string // see lab.Command
+	daemon  *lab.Daemon
+	args    []string
+	address string // for the test, outside the namespace
+}
+
+// newNode makes the node, and an address outside of its namespace that leads to the
+// status page.
+func newNode(t *testing.T, args ...string) *node {
+	t.Helper()
+	n := &node{args: args, status: statusAddr}
+	n.Netns = lab.NewNetns(t, "node", listen+"/32", "10.96.0.10/32", "10.0.0.2/32", "10.0.0.3/32")
+	n.binds = lab.Etc(t, "nameserver "+listen+"\n")
+	lab.StartUpstream(t, n.Netns, "10.96.0.10:53", answerCluster)
+	lab.StartUpstream(t, n.Netns, "10.0.0.2:53", answerWorld)
+	lab.StartUpstream(t, n.Netns, "10.0.0.3:53", answerWorld)
+	n.start(t)
+	n.address = n.relay(t)
+	return n
+}
+
+// start starts nodens.
+func (n *node) start(t *testing.T) {
+	t.Helper()
+	n.daemon = lab.StartDaemon(t, lab.DaemonOptions{
+		Binary: nodens.Path(t), Netns: n.Netns, Conf: lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), corefile),
+		Args: append([]string{"-status-address", n.status}, n.args...), Env: []string{"NODE_NAME=worker-1"}, Binds: n.binds,
+	})
+}
+
+// relay forwards connections from an address of the test's namespace to the status
+// page, as kubectl port-forward does.
+func (n *node) relay(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go n.join(t.Context(), c)
+		}
+	}()
+	return l.Addr().String()
+}
+
+// join copies between c and a new connection to the status page, until one ends.
+func (n *node) join(ctx context.Context, c net.Conn) {
+	defer c.Close()
+	to, err := n.DialContext(ctx, "tcp", statusAddr)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	go func() {
+		defer to.Close()
+		_, _ = io.Copy(to, c)
+	}()
+	_, _ = io.Copy(c, to)
+}
+
+const clusterDomain = ".cluster.local."
+
+// Services that exist, from the most frequent, and names of others.
+var (
+	services = []string{"api.payments.svc", "redis-master.shop.svc", "otel-collector.observability.svc", "auth.identity.svc", "checkout.shop.svc", "postgres-rw.shop.svc", "kafka-0.kafka-headless.streaming.svc"}
+	external = []string{"storage.example.com.", "api.example.net.", "registry.example.org.", "<b>bold</b>.example.com."}
+)
+
+func answerCluster(q *dns.Msg) *dns.Msg {
+	name := strings.TrimSuffix(q.Question[0].Name, clusterDomain)
+	for i, s := range services {
+		switch {
+		case name == s && q.Question[0].Qtype == dns.TypeA:
+			return lab.Reply(q, fmt.Sprintf("%s 5 IN A 10.96.1.%d", q.Question[0].Name, i+1))
+		case name == s || strings.HasSuffix(s, "."+name):
+			return lab.Denial(q, dns.RcodeSuccess, "cluster.local.")
+		}
+	}
+	return lab.Denial(q, dns.RcodeNameError, "cluster.local.")
+}
+
+// answerWorld answers after some milliseconds, as upstreams do.
+func answerWorld(q *dns.Msg) *dns.Msg {
+	time.Sleep(time.Duration(len(q.Question[0].Name)%16+2) * time.Millisecond)
+	return lab.Reply(q, q.Question[0].Name+" 5 IN A 192.0.2.1")
+}
+
+// load sends queries from five pods, until the test ends.
+func (n *node) load(t *testing.T) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var pods sync.WaitGroup
+	t.Cleanup(func() { stop(); pods.Wait() })
+	var sent atomic.Int64
+	for _, ip := range []string{"10.244.1.17", "10.244.1.24", "10.244.1.31", "10.244.1.38", "10.244.1.45"} {
+		n.AddAddrs(t, "lo", ip+"/32")
+		var c net.Conn
+		n.Inside(t, func() (err error) {
+			d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(ip)}}
+			c, err = d.DialContext(ctx, "udp", listen+":53")
+			return err
+		})
+		pods.Go(func() { defer c.Close(); ask(ctx, c, &sent) })
+	}
+}
+
+// ask sends a query every few milliseconds. A lost one does no harm.
+func ask(ctx context.Context, c net.Conn, sent *atomic.Int64) {
+	pick := rand.New(rand.NewSource(int64(c.LocalAddr().(*net.UDPAddr).IP[3])))
+	common := rand.NewZipf(pick, 1.3, 1, uint64(len(services)+len(external)-1))
+	pace := time.NewTicker(time.Duration(4+pick.Intn(16)) * time.Millisecond)
+	defer pace.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pace.C:
+		}
+		name := "x.example.com."
+		switch i := int(common.Uint64()); {
+		case sent.Add(1)%25 == 0: // a name outside with a search path's ending
+			name = strings.TrimSuffix(external[pick.Intn(3)], ".") + ".shop.svc" + clusterDomain
+		case i < len(services):
+			name = services[i] + clusterDomain
+		default:
+			name = external[i-len(services)]
+		}
+		_, _ = lab.AskOn(c, lab.Query(name, dns.TypeA))
+	}
+}
