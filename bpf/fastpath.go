@@ -24,6 +24,11 @@ type FastpathConfig struct {
 	// Entries is the number of small answers that the kernel holds. There are an
 	// eighth as many large ones.
 	Entries int
+	// Answered, if not nil, is called with the answers to a question of a zone of the
+	// counters that it was not called with before: by Hits, by Report, and before an
+	// answer goes. name is in lower-case wire format and must not be kept; denied means
+	// NXDOMAIN. It must not call the Fastpath.
+	Answered func(zone int, name []byte, denied bool, n uint32)
 }
 
 // Bytes is the memory of the tables.
@@ -89,7 +94,7 @@ func (f *Fastpath) open(cfg FastpathConfig) error {
 	if err != nil {
 		return err
 	}
-	t, l := &AnswerTable{seed: seed, clock: clock}, &LeaseTable{seed: seed, clock: clock}
+	t, l := &AnswerTable{seed: seed, clock: clock, answered: cfg.Answered}, &LeaseTable{seed: seed, clock: clock}
 	var settings []fastSettings
 	if err := errors.Join(
 		mapArray(f, f.objs.Control, &settings), mapArray(f, f.objs.Buckets, &t.buckets),

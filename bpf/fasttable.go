@@ -46,8 +46,9 @@ type Answer struct {
 // cell changes. A hash map cannot be used, because the kernel reuses its elements
 // while programs read them. The methods make no system call.
 type AnswerTable struct {
-	seed  uint64
-	clock fastClock
+	seed     uint64
+	clock    fastClock
+	answered func(zone int, name []byte, denied bool, n uint32) // see FastpathConfig
 
 	mu        sync.Mutex
 	settings  *fastSettings // this and the tables are shared with the kernel
@@ -70,6 +71,7 @@ func (t *AnswerTable) Listen(addrs []netip.AddrPort) uint32 {
 	defer t.mu.Unlock()
 	generation := generations.Add(1)
 	atomic.StoreUint32(&t.settings.Generation, generation)
+	t.reportSome(t.buckets)
 	for i := range t.buckets {
 		for w := range t.buckets[i].Ways {
 			atomic.StoreUint64(&t.buckets[i].Ways[w], 0)
@@ -150,7 +152,11 @@ func (t *AnswerTable) Withdraw(question []byte) {
 // Hits returns about how many queries the program has answered with the answers of a
 // question since the last call.
 func (t *AnswerTable) Hits(question []byte) (n uint32) {
-	t.each(question, func(_ *uint64, number uint32) { n += atomic.SwapUint32(&t.head(number).Hits, 0) })
+	t.each(question, func(_ *uint64, number uint32) {
+		hits := atomic.SwapUint32(&t.head(number).Hits, 0)
+		t.report(number, hits, 0)
+		n += hits
+	})
 	return n
 }
 
@@ -221,6 +227,7 @@ func (t *AnswerTable) remove(way *uint64) {
 	number := uint32(*way)
 	atomic.StoreUint64(way, 0)
 	h := t.head(number)
+	t.report(number, atomic.LoadUint32(&h.Hits), 0)
 	atomic.AddUint32(&h.Seq, 1) // also for a program that has read the way
 	h.Generation = 0
 	atomic.AddUint32(&h.Seq, 1)
@@ -282,18 +289,20 @@ func (t *AnswerTable) store(e *encoded, hash uint64) (uint32, bool) {
 type cells[T any] struct {
 	cells  []T
 	hashes []uint64 // of the answers in them
+	told   []uint32 // hits of them that were reported
 	free   []uint32
 	hand   int // where the next search for an answer to evict starts
 }
 
 func (c *cells[T]) init() {
-	c.hashes, c.free = make([]uint64, len(c.cells)), make([]uint32, 0, len(c.cells))
+	c.hashes, c.told, c.free = make([]uint64, len(c.cells)), make([]uint32, len(c.cells)), make([]uint32, 0, len(c.cells))
 	c.reset()
 }
 
 // reset frees all cells.
 func (c *cells[T]) reset() {
 	c.free = c.free[:0]
+	clear(c.told)
 	for i := range c.cells {
 		c.free = append(c.free, uint32(len(c.cells)-1-i))
 	}
@@ -313,7 +322,9 @@ func (c *cells[T]) take(t *AnswerTable, flag uint32) (uint32, bool) {
 		c.hand = (c.hand + 1) % len(c.cells)
 		number := uint32(c.hand) | flag
 		if h := t.head(number); atomic.LoadUint32(&h.Hits) > 0 {
-			atomic.StoreUint32(&h.Hits, h.Hits/2)
+			hits := atomic.LoadUint32(&h.Hits)
+			atomic.StoreUint32(&h.Hits, hits/2)
+			t.report(number, hits, hits/2)
 			continue
 		}
 		if way, have := t.wayOf(c.hashes[c.hand]); way != nil && have == number {

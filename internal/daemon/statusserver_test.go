@@ -32,7 +32,7 @@ func newTestStatus(t *testing.T, status StatusOptions) *statusServer {
 	}
 	store := cache.New(cache.Options{})
 	r := newReporter(b, new(probeState), newPools(t.Context(), poolsConfig{Logger: b.log}), redirect.New(redirect.Config{Logger: b.log, Registerer: b.registry}),
-		fastpath.New(b.log, b.registry, 0, fastpath.Plan{Mode: config.FastpathOff}), newCacheMetrics(b.registry, store), querystats.New(time.Now()))
+		fastpath.New(b.log, b.registry, 0, fastpath.Plan{Mode: config.FastpathOff}, nil), newCacheMetrics(b.registry, store), querystats.New(time.Now()))
 	r.use(&config.Config{Corefile: ". {\n}\n"})
 	return newStatusServer(b, r)
 }

@@ -55,6 +55,7 @@ type Controller struct {
 	log     *slog.Logger
 	clients clients
 	counts  totals
+	answers func(zone int, name []byte, denied bool, n uint32)
 	most    int64 // bytes of the kernel's tables
 	taken   int64 // bytes of the cache's memory that the tables have
 	plan    Plan
@@ -66,9 +67,10 @@ type Controller struct {
 
 // New returns a Controller without a plan. Its metrics are registered. The tables of
 // the kernel may use most bytes. Those of the first plan, and of later ones that are
-// not larger, have the memory that Reserved returns.
-func New(log *slog.Logger, reg prometheus.Registerer, most int64, first Plan) *Controller {
-	c := &Controller{log: log, most: most, plan: Plan{Mode: config.FastpathOff}}
+// not larger, have the memory that Reserved returns. answered is called with the kernel's
+// answers, see bpf.FastpathConfig; it may be nil.
+func New(log *slog.Logger, reg prometheus.Registerer, most int64, first Plan, answered func(zone int, name []byte, denied bool, n uint32)) *Controller {
+	c := &Controller{log: log, answers: answered, most: most, plan: Plan{Mode: config.FastpathOff}}
 	if n := first.bytes(); first.Wanted() && n <= most {
 		c.taken = n
 	}
@@ -88,7 +90,7 @@ func (c *Controller) Open(plan Plan) {
 		c.unavailable(fmt.Errorf("fastpath: %d entries need %d MiB, more than half of the cache's memory; lower the option entries", plan.Entries, n>>20))
 		return
 	}
-	kernel, err := bpf.OpenFastpath(bpf.FastpathConfig{Entries: plan.Entries})
+	kernel, err := bpf.OpenFastpath(bpf.FastpathConfig{Entries: plan.Entries, Answered: c.answers})
 	if err != nil {
 		c.unavailable(err)
 		return

@@ -27,7 +27,7 @@ func TestPlansOfReloads(t *testing.T) {
 		{"fewer entries", more, on, more.bytes(), false},
 		{"too many entries: Open reports it", on, more, on.bytes(), false},
 	} {
-		c := New(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), test.most, test.first)
+		c := New(slog.New(slog.DiscardHandler), prometheus.NewRegistry(), test.most, test.first, nil)
 		if err := c.Check(test.next); (err != nil) != test.refused {
 			t.Errorf("%s: error %v, want one: %t", test.name, err, test.refused)
 		}

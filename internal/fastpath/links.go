@@ -43,6 +43,7 @@ func (f *linkFollower) start(ctx context.Context) {
 	ctx, f.cancel = context.WithCancel(ctx)
 	f.wg.Go(func() { f.follow(ctx) })
 	f.wg.Go(func() { f.findClients(ctx) })
+	f.wg.Go(func() { f.reportHits(ctx) })
 }
 
 // stop ends the goroutines and waits for them.

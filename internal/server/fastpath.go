@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/querystats"
 )
 
 // Fastpath answers hits of some clients in the kernel. Its methods are safe for
@@ -160,9 +161,16 @@ func (m *Metrics) countKernel(z *zoneStats, fast Fastpath) int {
 			return -1
 		}
 		z.kernel = kernelCounter{fast: fast, zone: m.kernelZones}
+		m.numbers[m.kernelZones].Store(uint32(z.number))
 		m.kernelZones++
 	}
 	return z.kernel.zone
+}
+
+// KernelAnswered adds answers of the kernel to the statistics of queries. zone is a
+// number of countKernel, name in wire format. It takes no lock of m.
+func (m *Metrics) KernelAnswered(zone int, name []byte, denied bool, n uint32) {
+	m.stats.AddAnswered(name, querystats.Zone(m.numbers[zone].Load()), denied, n)
 }
 
 // warnKernelZones logs once that the kernel does not answer some zones for lack of

@@ -30,9 +30,10 @@ type Metrics struct {
 	panics                   atomic.Uint64
 
 	mu          sync.Mutex
-	zones       map[[2]string]*zoneStats // by server and zone label; never removed
-	kernelZones int                      // of them have a number in the kernel
-	kernelFull  bool                     // others got none
+	zones       map[[2]string]*zoneStats   // by server and zone label; never removed
+	kernelZones int                        // of them have a number in the kernel
+	numbers     [KernelZones]atomic.Uint32 // of those zones in stats
+	kernelFull  bool                       // others got none
 	descs       *descs
 }
 

@@ -1,0 +1,47 @@
+package bpf
+
+import "sync/atomic"
+
+// rcodeNXDomain is the rcode of a name that does not exist (RFC 1035 section 4.1.1).
+const rcodeNXDomain = 3
+
+// Report reports the hits of all answers, see FastpathConfig.Answered. It holds the lock
+// for a part of the table at a time.
+func (t *AnswerTable) Report() {
+	const part = 256 // buckets
+	for from := 0; from < len(t.buckets); from += part {
+		t.mu.Lock()
+		t.reportSome(t.buckets[from:min(from+part, len(t.buckets))])
+		t.mu.Unlock()
+	}
+}
+
+// reportSome reports the hits of the answers in some buckets. t.mu is held.
+func (t *AnswerTable) reportSome(buckets []fastBucket) {
+	for i := range buckets {
+		for _, way := range buckets[i].Ways {
+			if way != 0 {
+				hits := atomic.LoadUint32(&t.head(uint32(way)).Hits)
+				t.report(uint32(way), hits, hits)
+			}
+		}
+	}
+}
+
+// report reports the hits of a cell that were not reported before. now is the number of
+// hits that the cell has from now on. t.mu is held.
+func (t *AnswerTable) report(number, hits, now uint32) {
+	i, large := number&^uint32(fastLimitsLARGE_CELL), number&uint32(fastLimitsLARGE_CELL) != 0
+	var told *uint32
+	var name []byte // what is read of the cell, only Go writes
+	if large {
+		told, name = &t.large.told[i], bytesOf(&t.large.cells[i].Name)
+	} else {
+		told, name = &t.small.told[i], bytesOf(&t.small.cells[i].Name)
+	}
+	before := *told
+	*told = now
+	if h := t.head(number); t.answered != nil && hits > before {
+		t.answered(int(h.Zone), name[:h.Key.NameLen], h.Rcode == rcodeNXDomain, hits-before)
+	}
+}
