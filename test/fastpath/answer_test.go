@@ -9,6 +9,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/lab"
+	"github.com/nodens-dns/nodens/internal/state"
 )
 
 // TestKernelAnswers: the kernel answers pods on a route and behind a bridge, over both
@@ -28,6 +29,34 @@ func TestKernelAnswers(t *testing.T) {
 	if got := len(n.servers.Seen("name.example.")); got != 1 {
 		t.Errorf("%d upstream queries", got)
 	}
+	n.kernelIsListed(t, "name.example.")
+}
+
+// kernelIsListed checks that the top list counts answers of the kernel for a name that it
+// answers. The kernel counts one of eight, by ID and port, eight times.
+func (n *node) kernelIsListed(t *testing.T, name string) {
+	t.Helper()
+	for range 200 {
+		n.routed.Ask(t, "udp", servers()[0], lab.Query(name, dns.TypeA))
+	}
+	var listed, own uint64
+	for late := time.Now().Add(time.Minute); time.Now().Before(late); time.Sleep(100 * time.Millisecond) {
+		_, body := n.Get(t, state.DefaultAddress, state.Path)
+		s, err := state.Read(strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		own = s.Requests - s.Fastpath.Answers
+		for _, e := range s.Top["60m"].Names {
+			if e.Key == name {
+				listed = e.Count
+			}
+		}
+		if listed > own {
+			return
+		}
+	}
+	t.Errorf("%d queries for %s are listed, nodens itself got %d", listed, name, own)
 }
 
 // TestStatus: status says for each pod whether the kernel answers it, and why not.
