@@ -199,7 +199,7 @@ func badCorefile(t *testing.T) {
 		for _, n := range nodes {
 			waitFor(t, c.metric, func() (bool, string) {
 				out, err := metrics(n)
-				return err == nil && strings.Contains(out, c.metric), ""
+				return err == nil && strings.Contains(out, "\n"+c.metric+"\n"), ""
 			})
 		}
 	}

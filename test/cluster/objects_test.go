@@ -117,3 +117,10 @@ func warnings(t *testing.T, pod string) []event {
 	}
 	return list.Items
 }
+
+// TestChart runs the chart's own test, as `helm test` does.
+func TestChart(t *testing.T) {
+	needCluster(t)
+	waitForDNS(t)
+	helm(t, "test", "nodens", "--timeout", timeout.String())
+}
