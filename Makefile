@@ -10,7 +10,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image release actionlint manifest metrics deploy test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-up cluster-down e2e kill outage bench bench-check bench-readme pictures bench-calls path clean help
+.PHONY: vuln build run image release actionlint manifest metrics deploy plugin test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-up cluster-down e2e kill outage bench bench-check bench-readme pictures bench-calls path clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -124,8 +124,12 @@ metrics: ## write docs/metrics.md from the code (as root)
 
 # Without cgo, like Helm, so that packages that both use are compiled once.
 deploy: export CGO_ENABLED = 0
-deploy: deps actionlint ## test chart, examples, manifest, image, alerts and dashboard (as root)
+deploy: deps actionlint plugin ## test chart, examples, manifest, image, alerts and dashboard (as root)
 	cd test/deploy && $(GO) mod tidy -diff && $(GO) vet ./... && $(GO) test -count=1 -timeout 15m .
+
+plugin: export CGO_ENABLED = 0
+plugin: ## check and test the kubectl plugin, a module of its own
+	staticcheck=$$($(GO) tool -n staticcheck) && cd cmd/kubectl-nodens && $(GO) mod tidy -diff && $(GO) vet ./... && "$$staticcheck" ./... && $(GO) test -count=1 ./...
 
 clean: ## remove build results
 	rm -rf bin dist

@@ -90,7 +90,7 @@ func Print(w io.Writer, s *state.State, window string, rows int) error {
 // they are those since the start.
 func summary(s, before *state.State) []string {
 	sum := state.State{Time: s.Started, Started: s.Started}
-	if before != nil && before.Started.Equal(s.Started) && before.Time.Before(s.Time) {
+	if before != nil && continues(before, s) {
 		sum = *before
 	}
 	queries, hits, misses := s.Requests-sum.Requests, s.Hits-sum.Hits, s.Misses-sum.Misses
@@ -118,6 +118,13 @@ func summary(s, before *state.State) []string {
 		lines[i] = printable(lines[i])
 	}
 	return lines
+}
+
+// continues reports whether the counters of s are those of before, later.
+func continues(before, s *state.State) bool {
+	return before.Started.Equal(s.Started) && before.Node == s.Node && before.Time.Before(s.Time) &&
+		before.Requests <= s.Requests && before.Hits <= s.Hits && before.Misses <= s.Misses &&
+		before.Failures <= s.Failures && before.Fastpath.Answers <= s.Fastpath.Answers
 }
 
 // problem begins a line about what fails.

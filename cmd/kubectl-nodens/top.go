@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodens-dns/nodens/internal/state"
+	"github.com/nodens-dns/nodens/internal/top"
+)
+
+func topCommand(c *cluster) *cobra.Command {
+	var o top.Options
+	var f format
+	var window string
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Show the top names and clients of the cluster",
+		Long: `Show the top names, clients and NXDOMAIN names, the names with the longest waits,
+zones and upstreams of all nodes together. Latencies are those of the worst node.
+-o json and yaml print the merged state once.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.SetWindow(window); err != nil {
+				return err
+			}
+			return c.top(cmd.Context(), o, f)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&o.Once, "once", false, "print once")
+	cmd.Flags().StringVar(&window, "window", "1m", "period of the lists: 1m, 5m or 60m")
+	return cmd
+}
+
+func (c *cluster) top(ctx context.Context, o top.Options, f format) error {
+	if !f.data() && !o.Once && top.IsTerminal(c.out) {
+		c.errs = nil // the screen is in use
+		return top.Show(ctx, c.follow, o.Window)
+	}
+	s, err := c.merged(ctx)
+	if s == nil {
+		return err
+	}
+	if f.data() {
+		return f.print(c.out, s)
+	}
+	return top.Print(c.out, s, o.Window, 20)
+}
+
+// follow is the source of the merged state.
+func (c *cluster) follow(ctx context.Context, show func(*state.State) error) error {
+	for {
+		s, err := c.merged(ctx)
+		if s == nil {
+			return err
+		}
+		if err := show(s); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(2 * time.Second):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// merged returns the state of all nodes together. Nodes without an answer are problems
+// in it. If no node answers, it returns why.
+func (c *cluster) merged(ctx context.Context) (*state.State, error) {
+	answers, err := c.states(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var states []*state.State
+	var problems []string
+	for _, a := range answers {
+		if a.Err != nil {
+			problems = append(problems, a.Node+": "+sentence(a.Err))
+			continue
+		}
+		states = append(states, a.Value)
+	}
+	if len(states) == 0 {
+		return nil, failed(answers)
+	}
+	s := state.Merge(states)
+	s.Problems = append(problems, s.Problems...)
+	s.Ready = s.Ready && len(problems) == 0
+	return s, nil
+}
