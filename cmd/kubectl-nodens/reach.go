@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/nodens-dns/nodens/internal/state"
 )
@@ -82,7 +83,9 @@ func (c *cluster) exec(ctx context.Context, pod *corev1.Pod, command []string) (
 	if err != nil {
 		return nil, err
 	}
-	executor, err := remotecommand.NewFallbackExecutor(ws, spdy, func(error) bool { return ctx.Err() == nil })
+	executor, err := remotecommand.NewFallbackExecutor(ws, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err) || forbidden(err)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -92,10 +95,12 @@ func (c *cluster) exec(ctx context.Context, pod *corev1.Pod, command []string) (
 	switch text := bytes.TrimSpace(errs.Bytes()); {
 	case out.cut:
 		return nil, fmt.Errorf("the output of %s has more than %d bytes", command[0], maxAnswer)
-	case err == nil || errors.As(err, &status) && out.Len() > 0:
+	case out.Len() > 0 && (err == nil || errors.As(err, &status)):
 		return out.Bytes(), nil
 	case len(text) > 0:
 		return nil, fmt.Errorf("%s: %s", strings.Join(command, " "), text)
+	case err == nil:
+		return nil, fmt.Errorf("%s printed nothing", strings.Join(command, " "))
 	}
 	return nil, err
 }

@@ -6,5 +6,6 @@ set -eu
 cd "$here"
 CGO_ENABLED=0 go test -c -o "$run/cluster.test" .
 CGO_ENABLED=0 go build -o "$run/nodens" "$repo/cmd/nodens"
+(cd "$repo/cmd/kubectl-nodens" && CGO_ENABLED=0 go build -o "$run/kubectl-nodens" .)
 export CLUSTER_DNS
 NODENS_CLUSTER=$CLUSTER_DIR inns "$run/cluster.test" -test.v -test.timeout 60m "$@"
