@@ -169,6 +169,8 @@ func TestPrivileges(t *testing.T) {
 	}{
 		{"minimal", "tier=minimal", privileges{
 			caps: "NET_ADMIN NET_BIND_SERVICE", hostNet: true, hostPaths: "/run/nodens", mounts: "/run/nodens:rw"}},
+		{"pods' names", "tier=minimal,status.podNames=true", privileges{
+			caps: "NET_ADMIN NET_BIND_SERVICE", hostNet: true, hostPaths: "/run/nodens /var/lib/cni/results", mounts: "/run/nodens:rw /var/lib/cni/results:ro"}},
 		{"minimal, cold", "tier=minimal,config.cacheSnapshot=false", privileges{caps: "NET_ADMIN NET_BIND_SERVICE", hostNet: true}},
 		{"resilient", "tier=resilient", resilient},
 		{"full", "tier=full", full},
@@ -297,19 +299,19 @@ func TestAppArmor(t *testing.T) {
 	}
 }
 
-// TestNodeFields checks the environment: the node's addresses, of both families if
+// TestNodeFields checks the environment: the node's name, its addresses, of both families if
 // kubelets have the field, and the node's zone if nodens reads endpoints.
 func TestNodeFields(t *testing.T) {
-	const zone = "metadata.labels['topology.kubernetes.io/zone']"
+	const name, zone = "spec.nodeName", "metadata.labels['topology.kubernetes.io/zone']"
 	for _, c := range []struct {
 		values, version string
 		want            map[string]string
 	}{
-		{"tier=full,redirect.mode=off", "1.32.0", map[string]string{}},
-		{"tier=resilient", "1.31.4", map[string]string{"NODE_IP": "status.hostIP", "NODE_ZONE": zone}},
-		{"tier=full", "v1.32.0-eks-1", map[string]string{"NODE_IP": "status.hostIPs", "NODE_ZONE": zone}},
-		{"tier=full,endpoints.learn=false", "1.32.0", map[string]string{"NODE_IP": "status.hostIPs"}},
-		{"tier=minimal,endpoints.asUpstreams=true", "1.32.0", map[string]string{"NODE_ZONE": zone}},
+		{"tier=full,redirect.mode=off", "1.32.0", map[string]string{"NODE_NAME": name}},
+		{"tier=resilient", "1.31.4", map[string]string{"NODE_NAME": name, "NODE_IP": "status.hostIP", "NODE_ZONE": zone}},
+		{"tier=full", "v1.32.0-eks-1", map[string]string{"NODE_NAME": name, "NODE_IP": "status.hostIPs", "NODE_ZONE": zone}},
+		{"tier=full,endpoints.learn=false", "1.32.0", map[string]string{"NODE_NAME": name, "NODE_IP": "status.hostIPs"}},
+		{"tier=minimal,endpoints.asUpstreams=true", "1.32.0", map[string]string{"NODE_NAME": name, "NODE_ZONE": zone}},
 	} {
 		p, _ := pod(t, mustTemplate(t, "--set", c.values, "--kube-version", c.version))
 		got := map[string]string{}
@@ -375,6 +377,9 @@ func TestBadValues(t *testing.T) {
 		"config.extraServerBlocks=a. {\n  fastpath\n}":                                   "the fastpath directive in the Corefile needs BPF",
 		"redirect.mode=maybe":                                                            `at '/redirect/mode': value must be one of '', 'off', 'auto', 'on'`,
 		"redirect.optOut={Kube_System}":                                                  `at '/redirect/optOut/0': 'Kube_System' does not match pattern`,
+		"status.address=0.0.0.0:9254":                                                    "status.address is 0.0.0.0:9254, which pods reach, and they would see what others query: set status.tokenSecret, or use 127.0.0.1",
+		"status.address=9254":                                                            `at '/status/address': got number, want string`,
+		"status.address=node:9254":                                                       `at '/status/address': 'node:9254' does not match pattern`,
 		"useHostNetwork=false":                                                           `without useHostNetwork, pods do not reach nodens`,
 		"localRedirectPolicy.enabled=true":                                               `set useHostNetwork to false`,
 		"useHostNetwork=false,localRedirectPolicy.enabled=true,redirect.mode=on":         `redirect.mode needs useHostNetwork`,
@@ -424,6 +429,44 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	mustTemplate(t, "--set", "resources=null,extraArgs={-max-misses=100000}")
+}
+
+// TestStatusValues checks the flags and the volumes of the status address.
+func TestStatusValues(t *testing.T) {
+	for _, c := range []struct {
+		values, flags string // the flags that begin with -status
+		secret        string
+	}{
+		{"tier=minimal", "", ""},
+		{"status.address=", "-status-address=", ""},
+		{"status.address=127.0.0.1:80", "-status-address=127.0.0.1:80", ""},
+		{"status.address=[::1]:80", "-status-address=[::1]:80", ""},
+		{"status.address=:9254,status.tokenSecret=nodens-token", "-status-address=:9254 -status-token-file=/etc/nodens-status/token", "nodens-token"},
+	} {
+		p, container := pod(t, mustTemplate(t, "--set", c.values))
+		var flags []string
+		for _, a := range container.Args {
+			if strings.HasPrefix(a, "-status") {
+				flags = append(flags, a)
+			}
+		}
+		secret := ""
+		for _, v := range p.Volumes {
+			if v.Secret == nil {
+				continue
+			}
+			secret = v.Secret.SecretName
+			mounted := func(m core.VolumeMount) bool {
+				return m.Name == v.Name && m.MountPath == "/etc/nodens-status" && m.ReadOnly
+			}
+			if !slices.ContainsFunc(container.VolumeMounts, mounted) {
+				t.Errorf("%s: %+v", c.values, container.VolumeMounts)
+			}
+		}
+		if got := strings.Join(flags, " "); got != c.flags || secret != c.secret {
+			t.Errorf("%s: flags %q, secret %q", c.values, got, secret)
+		}
+	}
 }
 
 // TestValues checks that values reach the Corefile.

@@ -66,6 +66,12 @@ containers:
       {{- if include "nodens.namesPods" . }}
       - {name: pod-names, mountPath: /var/log/pods, readOnly: true}
       {{- end }}
+      {{- if .Values.status.tokenSecret }}
+      - {name: status-token, mountPath: /etc/nodens-status, readOnly: true}
+      {{- end }}
+      {{- if .Values.status.podNames }}
+      - {name: pod-networks, mountPath: /var/lib/cni/results, readOnly: true}
+      {{- end }}
       {{- with .Values.extraVolumeMounts }}{{ toYaml . | nindent 6 }}{{ end }}
 volumes:
   - name: config
@@ -90,6 +96,14 @@ volumes:
   {{- if include "nodens.namesPods" . }}
   - name: pod-names # its directory names map the UID of a pod to its name
     hostPath: {path: /var/log/pods, type: DirectoryOrCreate}
+  {{- end }}
+  {{- with .Values.status.tokenSecret }}
+  - name: status-token
+    secret: {secretName: {{ . | quote }}}
+  {{- end }}
+  {{- if .Values.status.podNames }}
+  - name: pod-networks # has the names and addresses of pods
+    hostPath: {path: /var/lib/cni/results, type: DirectoryOrCreate}
   {{- end }}
   {{- with .Values.extraVolumes }}{{ toYaml . | nindent 2 }}{{ end }}
 {{- end }}
@@ -132,12 +146,20 @@ host: {{ include "nodens.firstIP" .root | quote }}
 {{- if include "nodens.learns" . }}
 - -endpoints-of={{ .Values.endpoints.serviceNamespace }}/{{ .Values.endpoints.serviceName }}
 {{- end }}
+{{- if ne .Values.status.address "127.0.0.1:9254" }}
+- -status-address={{ .Values.status.address }}
+{{- end }}
+{{- if .Values.status.tokenSecret }}
+- -status-token-file=/etc/nodens-status/token
+{{- end }}
 {{- range .Values.extraArgs }}
 - {{ . | quote }}
 {{- end }}
 {{- end }}
 
 {{- define "nodens.env" -}}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
 {{- if include "nodens.redirects" . }}
 - name: NODE_IP
   valueFrom: {fieldRef: {fieldPath: {{ include "nodens.hostIPField" . }}}}

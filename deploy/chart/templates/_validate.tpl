@@ -43,6 +43,11 @@
 {{- fail "the fastpath directive in the Corefile needs BPF, which the tier minimal does not have: set tier to resilient or full" }}
 {{- end }}
 {{- include "nodens.checkPins" . }}
+{{- with .Values.status.address }}
+{{- if not (or $.Values.status.tokenSecret (regexMatch "^(127[.][0-9.]+|localhost|\\[::1\\]):" .)) }}
+{{- fail (printf "status.address is %s, which pods reach, and they would see what others query: set status.tokenSecret, or use 127.0.0.1" .) }}
+{{- end }}
+{{- end }}
 {{- if and $c.dnsServer (has $c.dnsServer (splitList "," $c.localDns)) }}
 {{- fail "config.dnsServer is also in config.localDns: set it to the cluster IP of kube-dns or leave it empty" }}
 {{- end }}
