@@ -111,7 +111,7 @@ func (r *reporter) measure() state.State {
 	for _, z := range s.Zones {
 		s.Requests, s.Hits, s.Misses = s.Requests+z.Requests, s.Hits+z.Hits, s.Misses+z.Misses
 	}
-	s.Upstreams = r.upstreams(m)
+	s.Upstreams = r.upstreams(m, cfg)
 	s.Redirection, s.Fastpath = r.redirection(m, cfg), r.fastpath(m, cfg)
 	s.Problems = problems(&s, m)
 	return s
@@ -166,14 +166,15 @@ func latency(n uint64, p50, p90, p99 time.Duration) state.Latency {
 	return state.Latency{Count: n, P50: p50.Seconds(), P90: p90.Seconds(), P99: p99.Seconds()}
 }
 
-func (r *reporter) upstreams(m metrics) []state.Upstream {
+func (r *reporter) upstreams(m metrics, cfg *config.Config) []state.Upstream {
 	queries, replies := m.sums("coredns_forward_requests_total", "to"), m.sums("coredns_forward_responses_total", "to")
 	all := []state.Upstream{}
 	for _, p := range r.pools.all() {
+		zone := zonesOf(cfg, p.forward)
 		for _, s := range p.Servers() {
 			to := s.Addr.String()
 			all = append(all, state.Upstream{
-				Zone: p.forward.From, Address: to, Protocol: s.Protocol, Healthy: !s.Dead,
+				Zone: zone, Address: to, Protocol: s.Protocol, Healthy: !s.Dead,
 				Queries: queries[to], Failures: max(queries[to], replies[to]) - replies[to],
 				Latency: latency(s.Times.Count, s.Times.P50, s.Times.P90, s.Times.P99),
 			})
@@ -181,6 +182,23 @@ func (r *reporter) upstreams(m metrics) []state.Upstream {
 	}
 	slices.SortStableFunc(all, func(a, b state.Upstream) int { return strings.Compare(a.Zone, b.Zone) })
 	return all
+}
+
+// zonesOf names the zones that use a forward: its own, or those of the server blocks
+// that have it.
+func zonesOf(cfg *config.Config, f *config.Forward) string {
+	if f.From != "." {
+		return f.From
+	}
+	var zones []string
+	for _, b := range cfg.Blocks {
+		if slices.ContainsFunc(b.Forwards, func(other *config.Forward) bool { return other.Key() == f.Key() }) {
+			for _, z := range b.Zones {
+				zones = append(zones, z.Name)
+			}
+		}
+	}
+	return strings.Join(zones, " ")
 }
 
 func (r *reporter) redirection(m metrics, cfg *config.Config) state.Redirection {

@@ -123,6 +123,31 @@ func TestStatusIsGuarded(t *testing.T) {
 	}
 }
 
+func TestZonesOfUpstreams(t *testing.T) {
+	cfg, err := config.Parse("Corefile", `cluster.local in-addr.arpa {
+	forward . 192.0.2.1
+}
+ip6.arpa {
+	forward . 192.0.2.1
+}
+. {
+	forward . 192.0.2.2
+	forward example.com 192.0.2.1
+}
+`, config.Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"cluster.local. in-addr.arpa. ip6.arpa.", "cluster.local. in-addr.arpa. ip6.arpa.", "."} {
+		if got := zonesOf(cfg, cfg.Blocks[i].Forwards[0]); got != want {
+			t.Errorf("block %d: %q, want %q", i, got, want)
+		}
+	}
+	if got := zonesOf(cfg, cfg.Blocks[2].Forwards[1]); got != "example.com." {
+		t.Errorf("own zone: %q", got)
+	}
+}
+
 // The page has no data, so that it can ask for the token.
 func TestPageNeedsNoToken(t *testing.T) {
 	s := newTestStatus(t, StatusOptions{Address: "0.0.0.0:9254", TokenFile: "/nonexistent"})

@@ -73,7 +73,7 @@ type Latency struct {
 // Upstream is one upstream of a forward. Forwards of several zones that share an
 // address share its counters.
 type Upstream struct {
-	Zone     string `json:"zone"`     // of the forward
+	Zone     string `json:"zone"`     // those that use the forward, separated by spaces
 	Address  string `json:"address"`  // host:port
 	Protocol string `json:"protocol"` // udp, tcp or tls; with udp, large answers use TCP
 	// Healthy is false while the forward marks the upstream dead.

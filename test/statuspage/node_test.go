@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -56,12 +57,34 @@ func newNode(t *testing.T, args ...string) *node {
 	n := &node{args: args, status: statusAddr}
 	n.Netns = lab.NewNetns(t, "node", listen+"/32", "10.96.0.10/32", "10.0.0.2/32", "10.0.0.3/32")
 	n.binds = lab.Etc(t, "nameserver "+listen+"\n")
+	n.binds["/var/lib"] = cniResults(t)
 	lab.StartUpstream(t, n.Netns, "10.96.0.10:53", answerCluster)
 	lab.StartUpstream(t, n.Netns, "10.0.0.2:53", answerWorld)
 	lab.StartUpstream(t, n.Netns, "10.0.0.3:53", answerWorld)
 	n.start(t)
 	n.address = n.relay(t)
 	return n
+}
+
+// pods are the clients. The CNI knows all but the last.
+var pods = []struct{ ip, name string }{
+	{"10.244.1.17", "api-6b8c9d7f5b-lq9wz"}, {"10.244.1.24", "checkout-7c9d8f6b5-x2klp"}, {"10.244.1.31", "consumer-5f7dd9c8d4-8hs2m"},
+	{"10.244.1.38", "frontend-84d5b6c7f9-tq4nd"}, {"10.244.1.45", ""},
+}
+
+// cniResults writes what libcni keeps below /var/lib about the pods' networks.
+func cniResults(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	results := filepath.Join(dir, "cni/results")
+	if err := os.MkdirAll(results, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods[:len(pods)-1] {
+		lab.WriteFile(t, filepath.Join(results, "bridge-"+p.name+"-eth0"), fmt.Sprintf(
+			`{"kind":"cniCacheV1","cniArgs":[["K8S_POD_NAMESPACE","shop"],["K8S_POD_NAME",%q]],"result":{"ips":[{"address":"%s/24"}]}}`, p.name, p.ip))
+	}
+	return dir
 }
 
 // start starts nodens.
@@ -109,12 +132,15 @@ func (n *node) join(ctx context.Context, c net.Conn) {
 	_, _ = io.Copy(c, to)
 }
 
-const clusterDomain = ".cluster.local."
+const (
+	clusterDomain = ".cluster.local."
+	markup        = "<b>bold</b>.example.com." // which the page must not interpret
+)
 
 // Services that exist, from the most frequent, and names of others.
 var (
 	services = []string{"api.payments.svc", "redis-master.shop.svc", "otel-collector.observability.svc", "auth.identity.svc", "checkout.shop.svc", "postgres-rw.shop.svc", "kafka-0.kafka-headless.streaming.svc"}
-	external = []string{"storage.example.com.", "api.example.net.", "registry.example.org.", "<b>bold</b>.example.com."}
+	external = []string{"storage.example.com.", "api.example.net.", "registry.example.org.", "mail.example.com."}
 )
 
 func answerCluster(q *dns.Msg) *dns.Msg {
@@ -140,18 +166,18 @@ func answerWorld(q *dns.Msg) *dns.Msg {
 func (n *node) load(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	var pods sync.WaitGroup
-	t.Cleanup(func() { stop(); pods.Wait() })
+	var running sync.WaitGroup
+	t.Cleanup(func() { stop(); running.Wait() })
 	var sent atomic.Int64
-	for _, ip := range []string{"10.244.1.17", "10.244.1.24", "10.244.1.31", "10.244.1.38", "10.244.1.45"} {
-		n.AddAddrs(t, "lo", ip+"/32")
+	for _, p := range pods {
+		n.AddAddrs(t, "lo", p.ip+"/32")
 		var c net.Conn
 		n.Inside(t, func() (err error) {
-			d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(ip)}}
+			d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(p.ip)}}
 			c, err = d.DialContext(ctx, "udp", listen+":53")
 			return err
 		})
-		pods.Go(func() { defer c.Close(); ask(ctx, c, &sent) })
+		running.Go(func() { defer c.Close(); ask(ctx, c, &sent) })
 	}
 }
 
@@ -167,14 +193,17 @@ func ask(ctx context.Context, c net.Conn, sent *atomic.Int64) {
 			return
 		case <-pace.C:
 		}
-		name := "x.example.com."
-		switch i := int(common.Uint64()); {
-		case sent.Add(1)%25 == 0: // a name outside with a search path's ending
+		at := int(common.Uint64())
+		name := ""
+		switch i := sent.Add(1); {
+		case i%97 == 0:
+			name = markup
+		case i%25 == 0: // a name outside with a search path's ending
 			name = strings.TrimSuffix(external[pick.Intn(3)], ".") + ".shop.svc" + clusterDomain
-		case i < len(services):
-			name = services[i] + clusterDomain
+		case at < len(services):
+			name = services[at] + clusterDomain
 		default:
-			name = external[i-len(services)]
+			name = external[at-len(services)]
 		}
 		_, _ = lab.AskOn(c, lab.Query(name, dns.TypeA))
 	}

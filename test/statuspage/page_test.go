@@ -43,6 +43,9 @@ func TestPage(t *testing.T) {
 	b.wait(t, rates)
 	b.wait(t, lists)
 	b.wait(t, healthy+` === 3`)
+	if text := b.eval(t, `document.querySelector("#upstreams tbody").innerText`).(string); !strings.Contains(text, "10.96.0.10:53\tcluster.local.") {
+		t.Errorf("CoreDNS is not an upstream of cluster.local.:\n%s", text)
+	}
 	b.wait(t, examined)
 	if *screenshots != "" {
 		b.wait(t, history)
@@ -79,7 +82,9 @@ func filter(t *testing.T, b *browser) {
 	enter("PAYMENTS")
 	b.wait(t, keys+`.length > 0 && `+keys+`.every(k => k.includes("payments"))`)
 	enter("<b>")
-	b.wait(t, keys+`.includes("<b>bold</b>.example.com.")`) // as text
+	b.wait(t, keys+`.includes("`+markup+`")`)
+	enter("shop/check")
+	b.wait(t, keys+`.join() === "shop/checkout-7c9d8f6b5-x2klp"`) // the address by its pod
 	enter("nothing")
 	b.wait(t, keys+`.length === 0`)
 	enter("10.244.1.")
