@@ -1,7 +1,7 @@
 #!/bin/sh
 # usage: deploy/release.sh VERSION
-# Makes dist/: the binaries, the image of all architectures, the chart, an SBOM and the
-# checksums. Builds of a commit are identical byte for byte. The workflow release.yml
+# Makes dist/: the binaries, the image of all architectures, the kubectl plugin with its
+# krew manifest, the chart, SBOMs and the checksums. Builds of a commit are identical byte for byte. The workflow release.yml
 # signs and publishes them.
 set -eu
 version=${1#v}
@@ -26,6 +26,23 @@ for arch in $archs; do
 	install -m 644 LICENSE "$work/$arch/LICENSE"
 	"$go" run ./deploy/sbom "$work/$arch/nodens" "$version" >"dist/nodens-$version-linux-$arch.cdx.json"
 	pack "nodens-$version-linux-$arch.tar.gz" "$work/$arch"
+done
+
+cp deploy/krew.yaml dist/nodens-krew.yaml
+sed -i "s/{{VERSION}}/$version/g" dist/nodens-krew.yaml
+for os in ${PLUGIN_SYSTEMS:-linux darwin}; do
+	for arch in $archs; do
+		plugin=$work/plugin-$os-$arch
+		archive=kubectl-nodens-$version-$os-$arch
+		mkdir -p "$plugin"
+		(cd cmd/kubectl-nodens && CGO_ENABLED=0 GOOS=$os GOARCH=$arch "$go" build -trimpath -buildvcs=false \
+			-ldflags "-s -w -X main.version=$version" -o "$plugin/kubectl-nodens" .)
+		install -m 644 LICENSE "$plugin/LICENSE"
+		"$go" run ./deploy/sbom "$plugin/kubectl-nodens" "$version" >"dist/$archive.cdx.json"
+		pack "$archive.tar.gz" "$plugin"
+		sum=$(sha256sum "dist/$archive.tar.gz" | cut -d' ' -f1)
+		sed -i "s/{{SHA256 $os $arch}}/$sum/" dist/nodens-krew.yaml
+	done
 done
 
 mkdir -p "$work/chart"
