@@ -115,3 +115,32 @@ func TestDenialsOfBothTypes(t *testing.T) {
 		t.Errorf("rcode %d of a name that has an address of the other type", rcode)
 	}
 }
+
+// TestPrefetch: the kernel lets one query pass when an answer is due for a refresh. The
+// answer does not expire while it is in use.
+func TestPrefetch(t *testing.T) {
+	n := newNode(t, func(q *dns.Msg) *dns.Msg {
+		r := fixed(q)
+		for _, rr := range r.Answer {
+			rr.Header().Ttl = 6
+		}
+		return r
+	})
+	lab.StartDaemon(t, lab.DaemonOptions{
+		Binary: nodens.Path(t), Netns: n.Netns, Args: []string{"-keep-privileges"},
+		Corefile: strings.Replace(corefileWith("fastpath on"), "success", "prefetch 1 1m 30%\n        success", 1),
+	})
+	c := n.routed.Dial(t, "udp", vip4+":53")
+	for late := time.Now().Add(2 * time.Minute); ; {
+		if _, err := lab.AskOn(c, lab.Query("name.example.", dns.TypeA)); err != nil {
+			t.Fatal(err)
+		}
+		refreshed, _ := n.Scrape(t, metrics).Sum("nodens_kernel_passed_total", "reason=refresh")
+		if refreshed > 0 && len(n.servers.Seen("name.example.")) > 1 {
+			return
+		}
+		if time.Now().After(late) {
+			t.Fatalf("no refresh; passed: %s", n.passed(t))
+		}
+	}
+}

@@ -224,6 +224,7 @@ func TestStoppedDaemon(t *testing.T) {
 
 // TestSurge: while a second daemon takes over, no query of any pod is lost.
 func TestSurge(t *testing.T) {
+	const later = "127.0.0.1:9256" // metrics of the second daemon
 	n := newNode(t, fixed)
 	old := n.start(t, 2, "fastpath on")
 	n.warm(t, n.routed, vip4+":53", "name.example.")
@@ -247,9 +248,9 @@ func TestSurge(t *testing.T) {
 	}
 	lab.StartDaemon(t, lab.DaemonOptions{
 		Binary: nodens.Path(t), Netns: n.Netns, Args: []string{"-keep-privileges"},
-		Corefile: strings.Replace(corefileWith("fastpath on"), metrics, "127.0.0.1:9254", 1),
+		Corefile: strings.Replace(corefileWith("fastpath on"), metrics, later, 1),
 	})
-	n.WaitForMetric(t, "127.0.0.1:9254", 2, "nodens_kernel_interfaces")
+	n.WaitForMetric(t, later, 2, "nodens_kernel_interfaces")
 	old.Signal(t, syscall.SIGTERM)
 	if status := old.Wait(t); status != 0 {
 		t.Errorf("status %d", status)
@@ -258,7 +259,7 @@ func TestSurge(t *testing.T) {
 		t.Error("not one program is left")
 	}
 	for late := time.Now().Add(time.Minute); ; {
-		if sum, _ := n.Scrape(t, "127.0.0.1:9254").Sum("nodens_kernel_answers_total"); sum > 0 {
+		if sum, _ := n.Scrape(t, later).Sum("nodens_kernel_answers_total"); sum > 0 {
 			break
 		}
 		if time.Now().After(late) {
