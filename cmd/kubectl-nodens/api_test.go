@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -39,13 +40,14 @@ type api struct {
 	deleted    []string
 	// answers is what the command of exec, or the path of the proxy, of a pod returns.
 	answers map[string]string
-	status  int // of a command
+	status  int             // of a command
+	ctx     context.Context // of run
 	// created is called with each new pod.
 	created func(*corev1.Pod)
 }
 
 func newAPI(t *testing.T, rights ...string) *api {
-	return &api{t: t, rights: rights, pods: make(map[string]*corev1.Pod), answers: make(map[string]string)}
+	return &api{t: t, ctx: t.Context(), rights: rights, pods: make(map[string]*corev1.Pod), answers: make(map[string]string)}
 }
 
 // nodensPod adds a pod of nodens.
@@ -73,7 +75,7 @@ func (a *api) run(args string) (out string, err error) {
 	var stdout, stderr bytes.Buffer
 	cmd := newCommand(&stdout, &stderr)
 	cmd.SetArgs(append(strings.Fields(args), "--kubeconfig", kubeconfig))
-	err = cmd.ExecuteContext(a.t.Context())
+	err = cmd.ExecuteContext(a.ctx)
 	return stdout.String(), err
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -208,8 +209,8 @@ func TestClients(t *testing.T) {
 	}
 	out, err := a.run("test --image a --image b=musl-lookup")
 	wantStatus(t, err, 1)
-	wantLines(t, out, "NODE IMAGE OK LONGEST PROBLEMS", "node1 a 2 of 2 5.20s example.com: slow, 5.2s", "node1 b 2 of 2 5.20s example.com: slow, 5.2s",
-		"node2 b 0 of 2 10.00s kubernetes.default: not found; example.com: no answer within 10 s")
+	wantLines(t, out, "NODE IMAGE OK LONGEST PROBLEMS", "node1 a 2 of 2 5.20s example.com: slow, 5.2s", "node1 b=musl-lookup 2 of 2 5.20s example.com: slow, 5.2s",
+		"node2 b=musl-lookup 0 of 2 10.00s kubernetes.default: not found; example.com: no answer within 10 s")
 	if len(a.deleted) != 4 || len(a.pods) != 2 {
 		t.Errorf("deleted %q, left %d pods", a.deleted, len(a.pods))
 	}
@@ -234,6 +235,25 @@ func TestClientThatWaits(t *testing.T) {
 	wantLines(t, out, "node1 a 0 of 0 0.00s no answer within 1.5s (--node-timeout); the client pod has not ended: ErrImagePull: not there")
 	if len(a.deleted) != 1 {
 		t.Errorf("deleted %q", a.deleted)
+	}
+}
+
+// Ctrl-C deletes the pods that there are, and starts no other.
+func TestClientsAreDeleted(t *testing.T) {
+	a := newAPI(t)
+	a.nodensPod("node1")
+	a.nodensPod("node2")
+	ctx, interrupt := context.WithCancel(t.Context())
+	a.ctx = ctx
+	a.created = func(p *corev1.Pod) {
+		p.Status.Phase = corev1.PodPending
+		interrupt()
+	}
+	if out, err := a.run("test --image a --parallel 1"); !errors.Is(err, context.Canceled) || out != "" {
+		t.Errorf("%v: %s", err, out)
+	}
+	if len(a.deleted) != 1 || len(a.pods) != 2 {
+		t.Errorf("deleted %q, left %d pods", a.deleted, len(a.pods))
 	}
 }
 

@@ -52,7 +52,7 @@ Exit status: 0 every lookup succeeded; 1 one failed; 2 an error.`,
 // trial is a client pod's lookups.
 type trial struct {
 	Node    string   `json:"node"`
-	Image   string   `json:"image"`
+	Image   string   `json:"image"`           // as the flag has it
 	Error   string   `json:"error,omitempty"` // the pod did not run
 	Lookups []lookup `json:"lookups,omitempty"`
 }
@@ -92,15 +92,16 @@ func (c *cluster) test(ctx context.Context, o testOptions, f format) error {
 func (c *cluster) try(ctx context.Context, on []corev1.Pod, o testOptions) (trials []trial, err error) {
 	run := rand.String(8)
 	var clients []corev1.Pod
+	var images []string // as the flag has them
 	for _, pod := range on {
 		for _, image := range o.images {
 			client := clientPod(pod.Spec.NodeName, image, o, c.timeout)
 			client.Name = fmt.Sprintf("kubectl-nodens-test-%s-%d", run, len(clients))
-			clients = append(clients, client)
+			clients, images = append(clients, client), append(images, image)
 		}
 	}
 	for i, a := range each(ctx, c, clients, c.runClient) {
-		t := trial{Node: a.Node, Image: clients[i].Spec.Containers[0].Image, Lookups: a.Value}
+		t := trial{Node: a.Node, Image: images[i], Lookups: a.Value}
 		if a.Err != nil {
 			t.Error = sentence(a.Err)
 		}
