@@ -443,7 +443,7 @@ func (q *Query) inflightKey() string {
 // takes one slot. It is safe for concurrent use.
 type misses struct {
 	limit     int64
-	perClient int // of one client in one zone
+	perClient int64 // of one client in one zone
 
 	active atomic.Int64
 	shards [missShards]missShard
@@ -470,7 +470,7 @@ type missOwner struct {
 const zoneShare = 4
 
 func newMisses(limit, perClient int) *misses {
-	m := &misses{limit: int64(limit), perClient: perClient}
+	m := &misses{limit: int64(limit), perClient: int64(perClient)}
 	for i := range m.shards {
 		m.shards[i].active = make(map[missOwner]int)
 	}
@@ -489,18 +489,27 @@ const (
 
 func (r refusal) Error() string { return string(r) }
 
+// For whom a slot is: the part of each limit that slots of this kind may use, as a
+// divisor. Queries that no client has sent, such as those for siblings, leave half of
+// the slots to queries of clients: an upstream that drops AAAA keeps siblings in
+// flight for 4 s.
+const (
+	forClient = 1
+	forItself = 2
+)
+
 // acquire takes a slot for client in z, or returns the reason why it cannot. Every
-// slot needs a release.
-func (m *misses) acquire(z *boundZone, client netip.Addr) error {
+// slot needs a release. share is forClient or forItself.
+func (m *misses) acquire(z *boundZone, client netip.Addr, share int64) error {
 	s := m.shard(client)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	owner := missOwner{client, z.Zone}
-	if s.active[owner] >= m.perClient {
+	if int64(s.active[owner]) >= max(m.perClient/share, 1) {
 		return refusedClient
 	}
 	zone, all := z.active.Add(1), m.active.Add(1)
-	if all > m.limit || len(z.table.zones) > 1 && zone > zoneShare*(m.limit-all+1) {
+	if all > max(m.limit/share, 1) || len(z.table.zones) > 1 && zone > zoneShare*(m.limit-all+1) {
 		z.active.Add(-1)
 		m.active.Add(-1)
 		return refusedAll

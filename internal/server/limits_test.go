@@ -130,12 +130,12 @@ func TestMissesOfClient(t *testing.T) {
 		want   error
 	}{{0, a, nil}, {0, a, nil}, {0, a, refusedClient}, {1, a, nil}, {0, b, nil}, {0, a, refusedClient}}
 	for i, step := range steps {
-		if err := m.acquire(zones[step.zone], step.client); err != step.want {
+		if err := m.acquire(zones[step.zone], step.client, forClient); err != step.want {
 			t.Fatalf("step %d: %v, want %v", i, err, step.want)
 		}
 	}
 	m.release(zones[0], a)
-	if err := m.acquire(zones[0], a); err != nil {
+	if err := m.acquire(zones[0], a, forClient); err != nil {
 		t.Errorf("after a release: %v", err)
 	}
 	for _, step := range steps {
@@ -152,25 +152,52 @@ func TestMissesInAll(t *testing.T) {
 	m, z := newMisses(2, 2), boundZones(1)[0]
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for i := range 2 {
-		if err := m.acquire(z, a); err != nil {
+		if err := m.acquire(z, a, forClient); err != nil {
 			t.Fatalf("miss %d: %v", i, err)
 		}
 	}
 	for range 5 {
-		if err := m.acquire(z, b); err != refusedAll {
+		if err := m.acquire(z, b, forClient); err != refusedAll {
 			t.Fatalf("above the limit: %v", err)
 		}
 	}
 	m.release(z, a)
 	m.charge(z, b)
-	if err := m.acquire(z, b); err != refusedAll {
+	if err := m.acquire(z, b, forClient); err != refusedAll {
 		t.Errorf("above the limit by a charge: %v", err)
 	}
 	m.release(z, a)
 	for i := range 2 { // the limit holds for b as if it had not been refused
-		if err := m.acquire(z, b); (err == nil) != (i == 0) {
+		if err := m.acquire(z, b, forClient); (err == nil) != (i == 0) {
 			t.Errorf("b's miss %d: %v", i, err)
 		}
+	}
+	m.release(z, b)
+	m.release(z, b)
+	m.empty(t, z)
+}
+
+// TestMissesForItself: queries that no client has sent leave half of the slots of each
+// client, and half of all, to the clients.
+func TestMissesForItself(t *testing.T) {
+	m, z := newMisses(8, 6), boundZones(1)[0]
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	for _, step := range []struct {
+		client netip.Addr
+		share  int64
+		want   error
+	}{
+		{a, forItself, nil}, {a, forItself, nil}, {a, forItself, nil}, {a, forItself, refusedClient},
+		{b, forItself, nil}, {b, forItself, refusedAll}, {b, forClient, nil},
+		{a, forClient, nil}, {a, forClient, nil}, {a, forClient, nil}, {a, forClient, refusedClient},
+		{b, forClient, refusedAll},
+	} {
+		if err := m.acquire(z, step.client, step.share); err != step.want {
+			t.Fatalf("%+v: %v", step, err)
+		}
+	}
+	for range 6 {
+		m.release(z, a)
 	}
 	m.release(z, b)
 	m.release(z, b)
@@ -183,7 +210,7 @@ func TestMissesOfZones(t *testing.T) {
 	m, zones := newMisses(100, 1000), boundZones(3)
 	a := netip.MustParseAddr("192.0.2.1")
 	fill := func(z *boundZone) (n int) {
-		for m.acquire(z, a) == nil {
+		for m.acquire(z, a, forClient) == nil {
 			n++
 		}
 		return n

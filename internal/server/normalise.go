@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"time"
 
 	"github.com/miekg/dns"
@@ -430,7 +431,7 @@ func (q *Query) sibling(a answer, now time.Time) sibling {
 		}
 	}
 	sib := q.zone.knownSibling(q, now)
-	sib.late = a.err == errTimeout
+	sib.late = a.err == errTimeout || errors.As(a.err, new(refusal))
 	return sib
 }
 
@@ -457,7 +458,7 @@ func (s *resolver) observe(q *Query, e *cache.Entry, sib sibling, known bool) {
 	if o.from = fromInflight; !s.inflight.hasWaiters(q.siblingQuery(&other).inflightKey()) {
 		o.from = fromUpstream
 	}
-	if s.misses.acquire(q.zone, q.client.Addr()) != nil {
+	if s.misses.acquire(q.zone, q.client.Addr(), forItself) != nil {
 		o.count(sibling{})
 		return
 	}

@@ -201,7 +201,7 @@ func (s *resolver) refresh(q *Query) {
 // whether it did. It takes a slot. w, if not nil, gets the answer in any case.
 func (s *resolver) background(q *Query, w waiter) bool {
 	x, err := s.inflight.join(q.inflightKey(), w, q.start, func(x *exchange) error {
-		if err := s.misses.acquire(q.zone, q.client.Addr()); err != nil {
+		if err := s.misses.acquire(q.zone, q.client.Addr(), forItself); err != nil {
 			return err
 		}
 		x.charged = true

@@ -339,7 +339,7 @@ func (c *tcpConn) answer(q *Query, msg []byte, whole bool, out []byte, more bool
 	case <-c.ctx.Done():
 		return out, false
 	}
-	if err := s.misses.acquire(q.zone, q.client.Addr()); err != nil {
+	if err := s.misses.acquire(q.zone, q.client.Addr(), forClient); err != nil {
 		<-c.slots
 		out = s.reject(out, s.readers, q, err)
 		return out, c.write(out, true) == nil

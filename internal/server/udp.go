@@ -243,7 +243,7 @@ func (u *udpSocket) handle(i int, now time.Time) {
 	if !ok {
 		err := error(refusedAll)
 		if !u.shed {
-			err = u.srv.misses.acquire(q.zone, q.client.Addr())
+			err = u.srv.misses.acquire(q.zone, q.client.Addr(), forClient)
 		}
 		if err == nil { // it is resolved after the hits of the batch
 			j := u.srv.jobs.Get().(*job)
