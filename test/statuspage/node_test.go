@@ -195,10 +195,8 @@ func ask(ctx context.Context, c net.Conn, sent *atomic.Int64) {
 		}
 		at := int(common.Uint64())
 		name := ""
-		switch i := sent.Add(1); {
-		case i%97 == 0:
-			name = markup
-		case i%25 == 0: // a name outside with a search path's ending
+		switch {
+		case sent.Add(1)%25 == 0: // a name outside with a search path's ending
 			name = strings.TrimSuffix(external[pick.Intn(3)], ".") + ".shop.svc" + clusterDomain
 		case at < len(services):
 			name = services[at] + clusterDomain
