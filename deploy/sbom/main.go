@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 )
 
 type component struct {
@@ -47,17 +48,22 @@ func run(args []string) error {
 	b.Metadata.Component = module("application", info.Main.Path, args[1])
 	b.Components = append(b.Components, module("library", "std", info.GoVersion))
 	for _, m := range info.Deps {
-		b.Components = append(b.Components, dependency(m))
+		b.Components = append(b.Components, dependency(m, args[1]))
 	}
 	enc := json.NewEncoder(os.Stdout)
 	enc.SetIndent("", "  ")
 	return enc.Encode(b)
 }
 
-// dependency is the module that was built, which may replace the required one.
-func dependency(m *debug.Module) component {
-	if m.Replace != nil {
-		m = m.Replace
+// dependency is the module that was built, which may replace the required one. A module
+// of this repository has the version of the binary.
+func dependency(m *debug.Module, version string) component {
+	switch r := m.Replace; {
+	case r == nil:
+	case strings.HasPrefix(r.Path, "."):
+		return module("library", m.Path, version)
+	default:
+		m = r
 	}
 	return module("library", m.Path, m.Version)
 }
