@@ -131,8 +131,8 @@ type Entry struct {
 	Label string `json:"label,omitempty"` // of a client: NAMESPACE/NAME of its pod, if that is known
 	Zone  string `json:"zone,omitempty"`  // of a name
 	Count uint64 `json:"count"`           // queries
-	// Error bounds the error of Count, apart from that of the sampling, which is below
-	// 3% for values with a share of 1%. Counts of Slow are lower bounds.
+	// Error bounds the error of Count, apart from that of the sampling, whose
+	// standard deviation is below 1.5% for values with a share of 1%. Counts of Slow are lower bounds.
 	Error   uint64  `json:"error"`
 	Seconds float64 `json:"seconds,omitempty"` // of Slow: the sum of the waits
 }
