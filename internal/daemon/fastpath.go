@@ -48,10 +48,18 @@ func (c *activeConfig) openFastpath(ctx context.Context, plan fastpath.Plan) {
 // bindings returns the bindings and targets of a, with the fast path if it is on.
 func (c *activeConfig) bindings(a *app) []server.Binding {
 	all := slices.Concat(a.bindings, a.targets)
+	if !c.fast.Active() {
+		return all
+	}
+	named := 0
 	for i := range all {
-		if c.fast.Active() && !all[i].Addr.Addr().IsUnspecified() {
+		if !all[i].Addr.Addr().IsUnspecified() {
 			all[i].Fastpath = c.fast
+			named++
 		}
+	}
+	if named == 0 {
+		c.log.Warn("the kernel answers no queries: nodens listens on all addresses; name those of pods' nameservers with bind or -localip")
 	}
 	return all
 }

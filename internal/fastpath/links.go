@@ -139,7 +139,7 @@ func (f *linkFollower) fail(err error) {
 // wantedLinks returns the interfaces that get the program, and the bridges of which
 // they are ports.
 func (f *linkFollower) wantedLinks() (wanted, bridges map[int]bool, err error) {
-	veths, err := podLinks()
+	veths, err := podLinks("veth")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -161,9 +161,10 @@ func (f *linkFollower) wantedLinks() (wanted, bridges map[int]bool, err error) {
 	return wanted, bridges, nil
 }
 
-// podLinks returns the veths whose other ends are in other network namespaces, except
-// for uplinks: in a node that is a container, the uplink may be a veth, too.
-func podLinks() ([]netlink.Link, error) {
+// podLinks returns the interfaces of a type, veth or netkit, whose other ends are in other
+// network namespaces, except for uplinks: in a node that is a container, the uplink may be
+// a veth, too.
+func podLinks(kind string) ([]netlink.Link, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
 		return nil, err
@@ -174,7 +175,7 @@ func podLinks() ([]netlink.Link, error) {
 	}
 	return slices.DeleteFunc(links, func(l netlink.Link) bool {
 		a := l.Attrs()
-		return l.Type() != "veth" || a.NetNsID < 0 || a.Flags&net.FlagUp == 0 ||
+		return l.Type() != kind || a.NetNsID < 0 || a.Flags&net.FlagUp == 0 ||
 			slices.ContainsFunc(uplinks, func(u netsetup.Uplink) bool { return u.Index == a.Index })
 	}), nil
 }

@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -15,10 +16,14 @@ func PrintStatus(w io.Writer, plan Plan, leases func() (map[string]int64, error)
 	if !plan.Wanted() {
 		return true
 	}
-	links, err := podLinks()
-	if err != nil {
+	links, err := podLinks("veth")
+	netkits, err2 := podLinks("netkit")
+	if err := errors.Join(err, err2); err != nil {
 		fmt.Fprintf(w, "fastpath\tunknown: %v\n", err)
 		return false
+	}
+	for _, l := range netkits {
+		fmt.Fprintf(w, "fastpath\t%s: nodens answers; the kernel answers on veths only, and this is a netkit device\n", l.Attrs().Name)
 	}
 	have, err := leases()
 	if err != nil && len(links) > 0 {
@@ -34,7 +39,7 @@ func PrintStatus(w io.Writer, plan Plan, leases func() (map[string]int64, error)
 		case !attached:
 			fmt.Fprintf(w, "fastpath\t%s: nodens answers; the pod opts out, or the program could not be attached (see the log)\n", name)
 		case n == 0:
-			fmt.Fprintf(w, "fastpath\t%s: no lease; nodens answered no query of this pod within %v\n", name, plan.Lease)
+			fmt.Fprintf(w, "fastpath\t%s: no lease; within %v nodens answered no query of this pod that came over its own veth or bridge to an address of bind or -localip\n", name, plan.Lease)
 		default:
 			fmt.Fprintf(w, "fastpath\t%s: the kernel answers %d addresses\n", name, n)
 		}

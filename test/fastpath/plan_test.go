@@ -100,3 +100,25 @@ func TestSmallNode(t *testing.T) {
 		t.Errorf("status does not say that the kernel answers nothing:\n%s%s", out, errs)
 	}
 }
+
+// TestAllAddresses: nodens says that the kernel does not answer for a listener on all
+// addresses.
+func TestAllAddresses(t *testing.T) {
+	n := newNode(t, fixed)
+	d := lab.StartDaemon(t, lab.DaemonOptions{
+		Binary: nodens.Path(t), Netns: n.Netns, Args: []string{"-keep-privileges"},
+		Corefile: strings.Replace(corefileWith("fastpath on"), "bind "+vip4+" "+vip6, "", 1),
+	})
+	d.Err.WaitFor(t, 0, "nodens listens on all addresses")
+	n.WaitForMetric(t, metrics, 2, "nodens_kernel_interfaces")
+	for range 10 {
+		n.routed.Ask(t, "udp", vip4+":53", lab.Query("name.example.", dns.TypeA))
+	}
+	if got := n.answers(t); got != 0 {
+		t.Errorf("the kernel gave %v answers", got)
+	}
+	out, errs, _ := lab.Command{Netns: n.Netns, Args: []string{nodens.Path(t), "status", "-conf", d.Conf}}.Output(t)
+	if want := "cali1: no lease"; !strings.Contains(out, want) {
+		t.Errorf("status lacks %q:\n%s%s", want, out, errs)
+	}
+}
