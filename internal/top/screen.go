@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gdamore/tcell/v2"
@@ -29,6 +31,9 @@ func Show(ctx context.Context, source Source, window string) error {
 		return fmt.Errorf("use the terminal: %w; -once prints the state without it", err)
 	}
 	defer screen.Fini()
+	// The daemon's command keeps SIGHUP from ending the process.
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
+	defer stop()
 	run(ctx, screen, source, window)
 	return nil
 }
@@ -113,6 +118,9 @@ func (v *view) report(n news) {
 
 // handle reports whether the user ends the program.
 func (v *view) handle(e tcell.Event) bool {
+	if _, failed := e.(*tcell.EventError); failed {
+		return true // the terminal is gone
+	}
 	key, ok := e.(*tcell.EventKey)
 	if !ok {
 		if _, resized := e.(*tcell.EventResize); resized {

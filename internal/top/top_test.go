@@ -229,6 +229,9 @@ func TestScreen(t *testing.T) {
 	if !x.press(tcell.KeyRune, 'q') || !x.press(tcell.KeyCtrlC, 0) {
 		t.Error("q or Ctrl-C does not end it")
 	}
+	if !x.view.handle(tcell.NewEventError(errors.New("input/output error"))) {
+		t.Error("it goes on without a terminal")
+	}
 }
 
 // A small screen shows a part of a long list, and every row of it after some keys.
