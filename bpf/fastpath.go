@@ -31,10 +31,11 @@ type FastpathConfig struct {
 	Answered func(zone int, name []byte, denied bool, n uint32)
 }
 
-// Bytes is the memory of the tables.
+// Bytes is the memory of the tables, and of what nodens knows about their cells.
 func (c FastpathConfig) Bytes() int64 {
-	return int64(c.Entries)*int64(unsafe.Sizeof(fastSmallCell{})) + int64(c.large())*int64(unsafe.Sizeof(fastLargeCell{})) +
-		int64(c.buckets())*int64(unsafe.Sizeof(fastBucket{}))
+	const cell, fixed = 16, int64(fastLimitsLEASE_BUCKETS)*int64(unsafe.Sizeof(fastLeaseBucket{})) + int64(fastLimitsFAST_NOTES)*8
+	return int64(c.Entries)*int64(unsafe.Sizeof(fastSmallCell{})+cell) + int64(c.large())*int64(unsafe.Sizeof(fastLargeCell{})+cell) +
+		int64(c.buckets())*int64(unsafe.Sizeof(fastBucket{})) + fixed
 }
 
 func (c FastpathConfig) large() int { return max(c.Entries/8, 1) }
