@@ -207,7 +207,9 @@ func (e *endpointMetrics) response(rcode int, took time.Duration) {
 	r.proxy.Observe(took.Seconds())
 	e.recent.Lock()
 	defer e.recent.Unlock()
-	e.recent.rotate(time.Now())
+	if now := time.Now(); now.Sub(e.recent.since) >= halfMinute {
+		e.recent.rotate(now)
+	}
 	e.recent.counts[e.recent.now][rttBucket(took)]++
 }
 

@@ -2,6 +2,8 @@ package upstream
 
 import "time"
 
+const halfMinute = 30 * time.Second
+
 // recentTimes counts the reply times of the present half minute and of the two before.
 type recentTimes struct {
 	counts [3][rttBuckets]uint32
@@ -11,12 +13,11 @@ type recentTimes struct {
 
 // rotate begins the half minute of a time.
 func (r *recentTimes) rotate(now time.Time) {
-	const half = 30 * time.Second
 	for range len(r.counts) {
-		if now.Sub(r.since) < half {
+		if now.Sub(r.since) < halfMinute {
 			return
 		}
-		r.now, r.since = (r.now+1)%len(r.counts), r.since.Add(half)
+		r.now, r.since = (r.now+1)%len(r.counts), r.since.Add(halfMinute)
 		r.counts[r.now] = [rttBuckets]uint32{}
 	}
 	r.since = now
