@@ -45,6 +45,7 @@ type Block struct {
 	Hosts       *Hosts
 	LoadBalance *LoadBalance
 	Log         []*Log // in file order
+	Dnstap      []*Dnstap
 	Loop        bool
 	Metadata    bool
 	Normalize   *Normalize
@@ -210,6 +211,16 @@ type Log struct {
 	Names   []string   // fully qualified; default "."
 	Format  string     // empty: key=value pairs
 	Classes []LogClass // default LogAll
+}
+
+// Dnstap is a dnstap directive.
+type Dnstap struct {
+	Line             int
+	Network, Address string // of the reader; unix or tcp
+	TLS, SkipVerify  bool
+	Full             bool // with the DNS messages
+	// Identity is by default the host's name, Version that of nodens.
+	Identity, Version, Extra string
 }
 
 // Hosts is the hosts directive.

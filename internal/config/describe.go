@@ -279,6 +279,26 @@ func (l *Log) describe() []string {
 	return values
 }
 
+func (d *Dnstap) describe() []string {
+	reader := d.Network + "://" + d.Address
+	if d.TLS {
+		reader = "tls://" + d.Address
+	}
+	values := []string{reader, "full " + onOff(d.Full)}
+	for _, o := range [][2]string{{"identity", d.Identity}, {"version", d.Version}, {"extra", d.Extra}} {
+		if o[1] != "" {
+			values = append(values, o[0]+" "+strconv.Quote(o[1]))
+		}
+	}
+	if d.SkipVerify {
+		values = append(values, "skipverify")
+	}
+	return values
+}
+
+// Key is equal for directives that can share a connection.
+func (d *Dnstap) Key() string { return fmt.Sprintf("dnstap %q", d.describe()) }
+
 func onOff(b bool) string {
 	if b {
 		return "on"

@@ -106,7 +106,6 @@ func refused() map[string]string {
 		"any":         remove + "and forward ANY to servers that implement RFC 8482",
 		"cancel":      remove + "because every query ends after 4.5s",
 		"chaos":       remove + "and read the version from the metric coredns_build_info",
-		"dnstap":      remove + "and use log, or the metrics",
 		"erratic":     remove + "and run it in CoreDNS to test clients",
 		"geoip":       remove + "because all clients are on this node",
 		"grpc":        "not supported: forward to these servers by plain DNS or tls://",

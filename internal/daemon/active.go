@@ -25,6 +25,7 @@ type activeConfig struct {
 	admin     *adminServers
 	store     *cache.Store
 	pools     *pools
+	taps      *taps
 	redirect  *redirect.Redirector
 	fast      *fastpath.Controller
 	host      *hostSetup
@@ -112,14 +113,15 @@ func (c *activeConfig) listen(ctx context.Context, a *app) error {
 
 // retain ends the pools and drops the caches that app does not use.
 func (c *activeConfig) retain() {
-	pools, caches := map[string]bool{}, map[string]bool{}
+	pools, taps, caches := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	if c.app != nil {
-		pools = c.app.pools
+		pools, taps = c.app.pools, c.app.taps
 		for _, k := range c.app.caches {
 			caches[k.id] = true
 		}
 	}
 	c.pools.retain(pools)
+	c.taps.retain(taps)
 	c.store.Retain(caches)
 }
 
@@ -190,5 +192,6 @@ func (c *activeConfig) stop(ctx context.Context) error {
 	defer cancelRequests()
 	err = errors.Join(err, c.admin.close(requests))
 	c.pools.retain(nil)
+	c.taps.retain(nil)
 	return err
 }

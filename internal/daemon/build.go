@@ -33,6 +33,7 @@ type app struct {
 	endpoints []endpoint
 	caches    []cacheOf
 	pools     map[string]bool // keys in builder.pools
+	taps      map[string]bool // keys in builder.taps
 	// usesEndpoints: one of the pools uses the endpoints of the cluster's DNS.
 	usesEndpoints bool
 	hosts         []*hostsFile
@@ -56,6 +57,7 @@ type builder struct {
 	base
 	store      *cache.Store
 	pools      *pools
+	taps       *taps
 	gate       *server.Gate // of redirection targets
 	lines      *lineWriter
 	queries    *slog.Logger // the query log, writes to lines
@@ -64,9 +66,9 @@ type builder struct {
 	resolvConf string // of the host
 }
 
-func newBuilder(b base, store *cache.Store, pools *pools, gate *server.Gate, lines *lineWriter, probes *probeState, status *statusServer) *builder {
+func newBuilder(b base, store *cache.Store, pools *pools, taps *taps, gate *server.Gate, lines *lineWriter, probes *probeState, status *statusServer) *builder {
 	return &builder{
-		base: b, store: store, pools: pools, gate: gate, lines: lines, probes: probes, status: status,
+		base: b, store: store, pools: pools, taps: taps, gate: gate, lines: lines, probes: probes, status: status,
 		queries: slog.New(b.opts.LogHandler(lines, nil)), resolvConf: hostResolvConf,
 	}
 }
@@ -74,7 +76,7 @@ func newBuilder(b base, store *cache.Store, pools *pools, gate *server.Gate, lin
 // build makes all parts of cfg. It does not change what runs, but it may add pools
 // to b.pools and caches to b.store.
 func (b *builder) build(cfg source) (*app, error) {
-	a := &app{cfg: cfg, timeouts: make(map[netip.AddrPort]server.TCPTimeouts), pools: make(map[string]bool)}
+	a := &app{cfg: cfg, timeouts: make(map[netip.AddrPort]server.TCPTimeouts), pools: make(map[string]bool), taps: make(map[string]bool)}
 	byAddr := make(map[netip.AddrPort][]*server.Zone)
 	var errs []error
 	for _, block := range cfg.Blocks {
@@ -112,7 +114,8 @@ func (b *builder) block(a *app, block *config.Block, byAddr map[netip.AddrPort][
 	if err != nil {
 		return where(block.Line, "bind", err)
 	}
-	sources, key, err := b.sources(a, block, where)
+	readers, readersKey := b.taps.open(block, a.taps)
+	sources, key, err := b.sources(a, block, readers, readersKey, where)
 	if err != nil {
 		return err
 	}
@@ -131,6 +134,7 @@ func (b *builder) block(a *app, block *config.Block, byAddr map[netip.AddrPort][
 		if zone.Cut, err = b.searchCut(block, z.Name); err != nil {
 			return where(block.Line, "search_cut", err)
 		}
+		zone.Tap = readers.clients(z.Name)
 		if block.Loop {
 			zone.Loop = server.NewLoopProbe(z.Name)
 		}
@@ -167,7 +171,7 @@ func (b *builder) searchCut(block *config.Block, zone string) (*server.SearchCut
 // sources makes the sources of a block in the order in which the server tries them:
 // template, hosts, sample, forward, whoami. The returned key is equal for blocks
 // whose sources give the same answers.
-func (b *builder) sources(a *app, block *config.Block, where func(int, string, error) error) (sources []server.NamedSource, key string, err error) {
+func (b *builder) sources(a *app, block *config.Block, readers tapList, readersKey string, where func(int, string, error) error) (sources []server.NamedSource, key string, err error) {
 	add := func(name string, s server.Source) {
 		sources = append(sources, server.NamedSource{Name: name, Source: s})
 	}
@@ -196,7 +200,7 @@ func (b *builder) sources(a *app, block *config.Block, where func(int, string, e
 		add("sample", s)
 		key += "sample\n"
 	}
-	forwards, k, err := b.forwards(a, block, where)
+	forwards, k, err := b.forwards(a, block, readers, readersKey, where)
 	if err != nil {
 		return nil, "", err
 	}
@@ -208,14 +212,14 @@ func (b *builder) sources(a *app, block *config.Block, where func(int, string, e
 }
 
 // forwards opens the upstream pools of a block, see sources.
-func (b *builder) forwards(a *app, block *config.Block, where func(int, string, error) error) (sources []server.NamedSource, key string, err error) {
+func (b *builder) forwards(a *app, block *config.Block, readers tapList, readersKey string, where func(int, string, error) error) (sources []server.NamedSource, key string, err error) {
 	for _, f := range block.Forwards {
 		k := poolKey(f)
-		p, err := b.pools.open(k, f)
+		p, err := b.pools.open(k+readersKey, f, readers.forwarder(f.From))
 		if err != nil {
 			return nil, "", where(f.Line, "forward", err)
 		}
-		a.pools[k] = true
+		a.pools[k+readersKey] = true
 		a.usesEndpoints = a.usesEndpoints || f.KubernetesEndpoints
 		sources = append(sources, server.NamedSource{Name: "forward", Source: p})
 		key += k + "\n"

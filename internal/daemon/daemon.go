@@ -121,9 +121,10 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 	})
 	lines, probes, caches := newQueryLog(o.Stdout, b.registry), new(probeState), newCacheMetrics(b.registry, store)
 	reporter := newReporter(b, probes, pools, redir, fast, caches, metrics.QueryStats())
+	taps := newTaps(b, limits.taps)
 	active := &activeConfig{
-		base: b, server: srv, store: store, pools: pools, redirect: redir, fast: fast, host: host, reloads: reloads, loops: loops,
-		builder: newBuilder(b, store, pools, redir.Gate(), lines, probes, newStatusServer(b, reporter)), admin: newAdminServers(b.log),
+		base: b, server: srv, store: store, pools: pools, taps: taps, redirect: redir, fast: fast, host: host, reloads: reloads, loops: loops,
+		builder: newBuilder(b, store, pools, taps, redir.Gate(), lines, probes, newStatusServer(b, reporter)), admin: newAdminServers(b.log),
 		caches: caches, reporter: reporter, endpoints: newEndpointFollower(b, redir.Learn, pools.learn),
 		stopWork: func() {},
 	}

@@ -41,6 +41,7 @@ const (
 	reservedFiles              = 40                 // log, event loops, netlink, BPF, admin endpoints and their requests
 	minQueue, maxQueue         = 256 << 10, 8 << 20 // bytes of a UDP receive queue
 	maxUnread                  = 64 << 20           // bytes of replies that TCP clients do not read
+	maxTaps                    = 4 << 20            // bytes of messages that dnstap readers do not read
 	minBudget, maxBudget       = 2 << 20, 512 << 20
 	unknownBudget              = 64 << 20 // without a memory limit
 	minHeap              int64 = 12 << 20 // with less, the garbage collector runs all the time
@@ -53,6 +54,7 @@ type resources struct {
 	workers   int   // UDP sockets of an address
 	addresses int   // on which the server listens
 	pools     int
+	taps      bool // there are dnstap readers
 }
 
 // resources returns those of this process for a Corefile.
@@ -68,6 +70,7 @@ func (o *Options) resources(cfg *config.Config) resources {
 	addrs := make(map[netip.AddrPort]bool)
 	for _, b := range cfg.Blocks {
 		r.pools += len(b.Forwards)
+		r.taps = r.taps || len(b.Dnstap) > 0
 		found, _ := bindAddrs(b) // an error is reported when the block is built
 		for _, z := range b.Zones {
 			for _, a := range found {
@@ -94,6 +97,7 @@ type limits struct {
 	workers                 int   // UDP sockets of an address
 	queue                   int64 // bytes of the receive queue of each
 	unread                  int64 // bytes of replies that TCP clients do not read
+	taps                    int64 // bytes of messages that dnstap readers do not read
 	misses, missesPerClient int
 	conns, connsPerClient   int // TCP connections of clients on an address
 	upstreamSockets         int // UDP, of all pools
@@ -127,6 +131,9 @@ func (o *Options) limits(r resources) limits {
 	}
 	left -= l.setMisses(o.Limits, left) * missPrice
 	l.setConns(o.Limits, r, left)
+	if r.taps {
+		l.unread -= l.taps // both are in fixed
+	}
 	if r.memory > 0 {
 		l.heap = l.heapLimit(r)
 	}
@@ -140,12 +147,13 @@ func fixed(memory int64) int64 { return processPrice + memory/32*3 }
 
 // setBuffers divides the memory of the buffers.
 func (l *limits) setBuffers(r resources) {
-	l.workers, l.queue, l.unread = r.workers, maxQueue, maxUnread
+	l.workers, l.queue, l.unread, l.taps = r.workers, maxQueue, maxUnread, maxTaps
 	if r.memory > 0 {
 		queues, addresses := r.memory/16, int64(r.addresses)
 		l.workers = int(min(int64(r.workers), max(queues/addresses/minQueue, 1)))
 		l.queue = min(queues/addresses/int64(l.workers), maxQueue)
 		l.unread = min(r.memory/32, maxUnread)
+		l.taps = min(r.memory/64, maxTaps)
 	}
 }
 

@@ -69,7 +69,7 @@ func poolKey(f *config.Forward) string {
 }
 
 // open returns the pool of key. It makes one from f if there is none.
-func (p *pools) open(key string, f *config.Forward) (*upstream.Pool, error) {
+func (p *pools) open(key string, f *config.Forward, tap upstream.Tap) (*upstream.Pool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r, ok := p.byKey[key]; ok {
@@ -86,6 +86,7 @@ func (p *pools) open(key string, f *config.Forward) (*upstream.Pool, error) {
 		return nil, err
 	}
 	c.Endpoints, c.Logger, c.Metrics, c.Now, c.NoHedge, c.Recovered = endpoints, p.Logger, p.Metrics, time.Now, p.NoHedge, p.Recovered
+	c.Tap = tap
 	pool, err := upstream.NewPool(c)
 	if err != nil {
 		return nil, err

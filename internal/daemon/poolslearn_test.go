@@ -46,7 +46,7 @@ func TestPoolsLearn(t *testing.T) {
 		t.Helper()
 		pool, err := p.open(key, &config.Forward{
 			From: ".", To: []config.Upstream{{Addr: to}}, Policy: config.PolicyRandom, KubernetesEndpoints: wants,
-		})
+		}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestPoolsShareSockets(t *testing.T) {
 	t.Cleanup(func() { p.retain(nil) })
 	open := func(key string) *upstream.Pool {
 		t.Helper()
-		pool, err := p.open(key, &config.Forward{From: ".", To: []config.Upstream{{Addr: to}}, Policy: config.PolicyRandom})
+		pool, err := p.open(key, &config.Forward{From: ".", To: []config.Upstream{{Addr: to}}, Policy: config.PolicyRandom}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

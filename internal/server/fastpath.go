@@ -111,7 +111,7 @@ func (v view) paired() bool { return v.result == kept || v.result == siblingData
 // plainZone reports whether hits of z may be answered in the kernel: no directive
 // wants to see them.
 func plainZone(z *Zone) bool {
-	return z.Cache != nil && z.Log == nil && z.Actions == nil && !z.uncounted
+	return z.Cache != nil && z.Log == nil && z.Tap == nil && z.Actions == nil && !z.uncounted
 }
 
 // kernelCounter adds the kernel's counts of a zone to its other ones.

@@ -50,7 +50,8 @@ type Query struct {
 	udpSize uint16 // of the OPT record
 	options []byte // of the OPT record
 
-	size   int // bytes of the whole query
+	wire   []byte // the whole query; nil in a copy
+	size   int    // bytes of it
 	tcp    bool
 	client netip.AddrPort
 	start  time.Time
@@ -116,7 +117,7 @@ const (
 // read.
 func (q *Query) parse(msg []byte) verdict {
 	q.name, q.lower, q.key, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found, q.plain, q.paired = nil, nil, nil, false, false, false, 0, nil, nil, cache.Miss, false, false
-	q.size = len(msg)
+	q.wire, q.size = msg, len(msg)
 	if len(msg) < headerLen {
 		return discard
 	}
@@ -294,7 +295,7 @@ func (q *Query) copyTo(dst *Query) {
 	buf = append(append(buf, q.lower...), q.key[min(n, len(q.key)):]...)
 	buf = append(buf[:keyEnd], q.options...)
 	*dst = *q
-	dst.memory, dst.buf = nil, buf
+	dst.memory, dst.buf, dst.wire = nil, buf, nil
 	dst.name, dst.options = buf[:n:n], buf[keyEnd:]
 	dst.lower, dst.key = buf[n:2*n:keyEnd], buf[n:n+len(q.key):keyEnd]
 }

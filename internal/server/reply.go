@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -204,6 +205,9 @@ func (s *resolver) tryHit(dst []byte, l *listener, reader int, q *Query, v verdi
 	}
 	if v != accept {
 		if v == refuse && table.rewritesClass(q) {
+			if t := q.zone.Tap; t != nil {
+				q.tap(t, time.Time{}, q.wire)
+			}
 			return dst, false
 		}
 		return s.replyUnresolved(appendVerdict(dst, q, v, s.identity), l, reader, q), true
@@ -211,6 +215,9 @@ func (s *resolver) tryHit(dst []byte, l *listener, reader int, q *Query, v verdi
 	q.zone = table.find(q.lower)
 	if q.zone == nil {
 		return s.replyUnresolved(appendError(dst, q, dns.RcodeRefused, ede{}), l, reader, q), true
+	}
+	if t := q.zone.Tap; t != nil {
+		q.tap(t, time.Time{}, q.wire)
 	}
 	q.key = cache.AppendKey(q.lower[:0], q.lower, q.qtype, q.qclass, q.do, q.cd, q.ad)
 	if q.zone.Cache == nil || q.zone.Actions != nil && q.zone.Actions.concern(q) {
@@ -336,9 +343,9 @@ func (s *resolver) record(reader int, z *zoneStats, q *Query, reply []byte, o ou
 	if !q.client.Addr().Is4() {
 		t.family = 1
 	}
-	logged := q.zone != nil && q.zone.Log != nil
+	logged, tapped := q.zone != nil && q.zone.Log != nil, q.zone != nil && q.zone.Tap != nil
 	m, weight, sampled := q.memory, uint32(1), true
-	batch := m != nil && m.batch && !logged
+	batch := m != nil && m.batch && !logged && !tapped
 	if batch {
 		m.tallies = append(m.tallies, t)
 		if weight, sampled = m.sampler.Next(s.metrics.stats); !sampled {
@@ -363,6 +370,9 @@ func (s *resolver) record(reader int, z *zoneStats, q *Query, reply []byte, o ou
 	}
 	if logged {
 		q.zone.Log.write(q, reply, t.outcome)
+	}
+	if tapped {
+		q.tap(q.zone.Tap, end, reply)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/server/action"
 	"github.com/nodens-dns/nodens/internal/server/dnsname"
+	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
 // Source answers questions on a cache miss. Exchange returns an error that wraps
@@ -53,6 +54,7 @@ type Zone struct {
 	Sources []NamedSource // tried in order
 	Log     *QueryLog     // nil: queries are not logged
 	Errors  *ErrorLog     // nil: failures are not logged
+	Tap     upstream.Tap  // takes the messages of clients; nil: none
 	Loop    *LoopProbe    // nil: no loop detection
 
 	Normalise *Normalise // nil: empty answers are passed on unchanged

@@ -91,6 +91,7 @@ type PoolConfig struct {
 	Now     func() time.Time // nil: time.Now
 	Logger  *slog.Logger     // nil: discarded
 	Metrics *Metrics         // nil: not counted
+	Tap     Tap              // takes the messages, except those of probes; nil: none
 }
 
 // Pool queries the upstream servers of one forward. Its methods may be called

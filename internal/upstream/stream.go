@@ -67,7 +67,11 @@ func (cs *conns) send(q *query, now time.Time, fresh bool) error {
 		return err
 	}
 	q.via, q.reused = c, c.served
+	before := len(c.out)
 	c.out = q.pack(c.out)
+	if cs.server.pool.cfg.Tap != nil {
+		q.tap(c.conn, time.Time{}, c.out[before+2:])
+	}
 	c.signal()
 	return nil
 }
@@ -315,6 +319,9 @@ func (c *stream) handle(b []byte) error {
 		m, verdict := q.match(b)
 		if verdict == accepted {
 			c.learn(m)
+			if q.s.pool.cfg.Tap != nil {
+				q.tap(c.conn, time.Now(), b)
+			}
 			q.a.replied(q, m)
 			return nil
 		}

@@ -86,6 +86,9 @@ func (ps *ports) send(q *query, now time.Time) error {
 		}
 	}
 	if err == nil {
+		if ps.server.pool.cfg.Tap != nil {
+			q.tap(pt.conn, time.Time{}, b)
+		}
 		return nil
 	}
 	if !isOurs(err) {
@@ -313,6 +316,9 @@ func (pt *port) handle(buf *[maxDatagram]byte, n int) {
 	if v != accepted {
 		q.s.metrics.ignore(v)
 		return
+	}
+	if q.s.pool.cfg.Tap != nil {
+		q.tap(pt.conn, time.Now(), b)
 	}
 	q.a.replied(q, m)
 }

@@ -1,0 +1,155 @@
+package dnstap
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"net"
+	"time"
+
+	pb "github.com/dnstap/golang-dnstap"
+	framestream "github.com/farsightsec/golang-framestream"
+)
+
+// run sends the queue until stopped is done, over one connection after the other.
+func (t *Tap) run(stopped, killed context.Context) {
+	defer close(t.done)
+	var rest []byte // not sent yet
+	wait, reported := minBackoff, false
+	for {
+		began := time.Now()
+		c, err := t.connect(stopped, killed)
+		if err == nil {
+			t.cfg.Logger.Info("dnstap reader connected", "reader", t.cfg.Address)
+			reported = false
+			rest, err = c.serve(stopped, rest)
+			c.close(err == nil)
+		}
+		if stopped.Err() != nil {
+			return
+		}
+		if !reported {
+			reported = true
+			t.cfg.Logger.Warn("no connection to the dnstap reader: messages wait in a bounded queue", "reader", t.cfg.Address, "error", err)
+		}
+		if time.Since(began) > maxBackoff {
+			wait = minBackoff
+		}
+		select {
+		case <-stopped.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, maxBackoff)
+	}
+}
+
+// connection is a connection to the reader. It counts the bytes that it has sent.
+type connection struct {
+	net.Conn
+	t       *Tap
+	frames  *framestream.Writer
+	written int
+	unwatch func() bool
+}
+
+func (c *connection) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.written += n
+	return n, err
+}
+
+// connect opens a connection and negotiates the content type.
+func (t *Tap) connect(stopped, killed context.Context) (*connection, error) {
+	ctx, cancel := context.WithTimeout(stopped, writeTimeout)
+	defer cancel()
+	dial := new(net.Dialer).DialContext
+	if t.cfg.TLS != nil {
+		dial = (&tls.Dialer{Config: t.cfg.TLS}).DialContext
+	}
+	conn, err := dial(ctx, t.cfg.Network, t.cfg.Address)
+	if err != nil {
+		return nil, err
+	}
+	c := &connection{Conn: conn, t: t}
+	c.unwatch = context.AfterFunc(killed, func() { _ = conn.Close() })
+	c.frames, err = framestream.NewWriter(c, &framestream.WriterOptions{
+		ContentTypes: [][]byte{pb.FSContentType}, Bidirectional: true, Timeout: writeTimeout,
+	})
+	if err != nil {
+		c.close(false)
+		return nil, err
+	}
+	return c, nil
+}
+
+// close closes c; properly: it tells the reader, and waits until the reader has read all.
+func (c *connection) close(properly bool) {
+	if properly {
+		_ = c.frames.Close()
+	}
+	c.unwatch()
+	_ = c.Conn.Close()
+}
+
+// serve sends rest and then the queue, until stopped is done. After an error it returns
+// the frames that were not sent.
+func (c *connection) serve(stopped context.Context, rest []byte) ([]byte, error) {
+	tick := time.NewTicker(recovered)
+	defer tick.Stop()
+	for {
+		out, err := c.send(rest)
+		if err != nil {
+			return out, err
+		}
+		select {
+		case <-c.t.wake:
+			c.gather(stopped)
+		case <-tick.C:
+			c.t.caughtUp()
+		case <-stopped.Done():
+			return c.send(c.t.take(nil))
+		}
+		rest = c.t.take(rest)
+	}
+}
+
+// gather waits a little for more messages to send together.
+func (c *connection) gather(stopped context.Context) {
+	timer := time.NewTimer(flushDelay)
+	defer timer.Stop()
+	select {
+	case <-c.t.wake:
+	case <-timer.C:
+	case <-stopped.Done():
+	}
+}
+
+// send writes the frames of b and returns those that were not sent completely. After
+// that the memory of b may be used again.
+func (c *connection) send(b []byte) ([]byte, error) {
+	c.written = 0
+	var err error
+	for at := 0; at < len(b) && err == nil; {
+		end := at + 4 + int(binary.BigEndian.Uint32(b[at:]))
+		_, err = c.frames.WriteFrame(b[at+4 : end])
+		at = end
+	}
+	if err == nil {
+		err = c.frames.Flush()
+	}
+	sent, n := 0, 0
+	for sent < len(b) {
+		end := sent + 4 + int(binary.BigEndian.Uint32(b[sent:]))
+		if end > c.written {
+			break
+		}
+		sent = end
+		n++
+	}
+	c.t.cfg.Sent.Add(float64(n))
+	if sent == len(b) {
+		return b[:0], err
+	}
+	return b[sent:], err
+}

@@ -1,0 +1,142 @@
+package dnstap
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Config is one dnstap directive.
+type Config struct {
+	Network, Address string      // as for net.Dial; unix or tcp
+	TLS              *tls.Config // nil: not encrypted
+	Full             bool        // messages contain the DNS message
+
+	Identity, Version, Extra []byte // nil: not in the messages
+
+	Logger        *slog.Logger
+	Sent, Dropped prometheus.Counter // messages
+}
+
+// Tap sends messages to one reader. Its methods are safe for concurrent use.
+type Tap struct {
+	cfg  Config
+	wake chan struct{} // there are frames, or many; capacity 1
+	stop context.CancelFunc
+	kill context.CancelFunc // ends what is still being sent
+	done chan struct{}
+
+	mu      sync.Mutex
+	limit   int       // bytes of queue
+	queue   []byte    // payloads, each with its length (4 bytes, big endian) in front
+	full    bool      // the queue was full, and is so still
+	dropped time.Time // of the last message; zero: none since the last log line
+	count   int       // messages dropped since then
+}
+
+const (
+	flushDelay   = 10 * time.Millisecond // to send messages together
+	writeTimeout = 5 * time.Second       // then the reader counts as dead
+	closeTimeout = time.Second           // for the queue at the end
+	minBackoff   = 100 * time.Millisecond
+	maxBackoff   = 5 * time.Second
+	recovered    = 10 * time.Second // without drops
+)
+
+// New makes a Tap and starts to connect. Its memory is at most limit bytes.
+func New(c Config, limit int) *Tap {
+	stopped, stop := context.WithCancel(context.Background())
+	killed, kill := context.WithCancel(context.Background())
+	t := &Tap{cfg: c, wake: make(chan struct{}, 1), stop: stop, kill: kill, done: make(chan struct{})}
+	t.SetLimit(limit)
+	go t.run(stopped, killed)
+	return t
+}
+
+// SetLimit changes the limit of New. Half of it waits while the other is being sent.
+func (t *Tap) SetLimit(bytes int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.limit = bytes / 2
+}
+
+// Close sends what is queued, for at most a second.
+func (t *Tap) Close() {
+	t.stop()
+	defer time.AfterFunc(closeTimeout, t.kill).Stop()
+	<-t.done
+	t.kill()
+}
+
+// Send queues m, or drops it if the queue is full. It does not block.
+func (t *Tap) Send(m *Message) {
+	t.mu.Lock()
+	full := t.full
+	t.mu.Unlock()
+	var payload []byte
+	var err error
+	if !full {
+		if payload, err = t.encode(m); err != nil {
+			return // the fields are always valid
+		}
+	}
+	if t.add(payload) {
+		t.cfg.Logger.Warn("dnstap messages are dropped: the reader is too slow or away", "reader", t.cfg.Address)
+	}
+}
+
+// add queues payload, nil if the queue is full. It reports whether this is the first
+// message that is dropped.
+func (t *Tap) add(payload []byte) (first bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.queue) + 4 + len(payload)
+	if payload == nil || n > t.limit {
+		t.cfg.Dropped.Inc()
+		t.full, first = true, t.dropped.IsZero()
+		t.dropped = time.Now()
+		t.count++
+		return first
+	}
+	if t.queue == nil {
+		t.queue = make([]byte, 0, t.limit)
+	}
+	if len(t.queue) == 0 || n > t.limit/2 {
+		select {
+		case t.wake <- struct{}{}:
+		default:
+		}
+	}
+	t.queue = append(binary.BigEndian.AppendUint32(t.queue, uint32(len(payload))), payload...)
+	return false
+}
+
+// take returns the queue and makes spare the next one.
+func (t *Tap) take(spare []byte) []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := t.queue
+	if cap(spare) != t.limit {
+		spare = nil
+	}
+	t.queue, t.full = spare[:0], false
+	return out
+}
+
+// caughtUp logs that no message was dropped for some time.
+func (t *Tap) caughtUp() {
+	t.mu.Lock()
+	n, again := t.count, !t.dropped.IsZero() && time.Since(t.dropped) > recovered
+	if again {
+		t.dropped, t.count = time.Time{}, 0
+	}
+	t.mu.Unlock()
+	if again {
+		t.cfg.Logger.Info("dnstap messages are no longer dropped", "reader", t.cfg.Address, "dropped", n)
+	}
+}
