@@ -72,7 +72,8 @@ func metricAt(f *ast.File, n ast.Node, above []ast.Node) (m metric, ok bool) {
 	switch n := n.(type) {
 	case *ast.CallExpr:
 		for i, arg := range n.Args {
-			if name := text(arg); metricName.MatchString(name) && i+1 < len(n.Args) {
+			// A text of several words is the help; other calls read a metric.
+			if name := text(arg); metricName.MatchString(name) && i+1 < len(n.Args) && strings.Contains(text(n.Args[i+1]), " ") {
 				m.name, m.help, rest = name, text(n.Args[i+1]), n.Args[i+2:]
 			}
 		}
