@@ -159,6 +159,11 @@ func podManifest(t *testing.T, all objects) string {
 	spec := d.Spec.Template.Spec.DeepCopy()
 	c := &spec.Containers[0]
 	c.LivenessProbe, c.ReadinessProbe, c.Ports = nil, nil, nil
+	for i, e := range c.Env {
+		if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && e.ValueFrom.FieldRef.FieldPath == "spec.nodeName" {
+			c.Env[i] = core.EnvVar{Name: e.Name, Value: "node1"} // podman does not know the field
+		}
+	}
 	c.Env = append(c.Env, core.EnvVar{Name: "NODENS_UPSTREAM_SERVICE_HOST", Value: clusterDNS})
 	spec.HostNetwork = true // the test's namespace
 	var volumes []core.Volume
