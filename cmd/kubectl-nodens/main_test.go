@@ -94,7 +94,7 @@ func TestStatus(t *testing.T) {
 // Either right is enough, and without both the error names them.
 func TestRights(t *testing.T) {
 	a := newAPI(t)
-	pod := a.nodensPod("node1", "-status-address=0.0.0.0:9254", "-status-token-file", "/etc/nodens/token/key")
+	pod := a.nodensPod("node1", "-status-address=0.0.0.0:9354", "-status-token-file", "/etc/nodens/token/key")
 	if out, _ := a.run("status"); !strings.Contains(out, "RBAC allows neither to create pods/exec nor to get pods/proxy in namespace kube-system") &&
 		!strings.Contains(out, "the status address needs a token") {
 		t.Error(out)
@@ -103,7 +103,7 @@ func TestRights(t *testing.T) {
 	pod.Spec.Volumes = []corev1.Volume{{Name: "token", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "status"}}}}
 	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "token", MountPath: "/etc/nodens/token"}}
 	a.secrets = map[string]map[string][]byte{"status": {"key": []byte("secret\n")}}
-	a.answers["nodens-node1 :9254/api/v1/state"] = stateJSON(same)
+	a.answers["nodens-node1 :9354/api/v1/state"] = stateJSON(same)
 	out, err := a.run("status")
 	wantStatus(t, err, 0)
 	wantLines(t, out, "node1 1.2.3 yes 90.0% 12.3ms 1 up auto: on off")

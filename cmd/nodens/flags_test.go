@@ -151,7 +151,7 @@ func TestFlagsReach(t *testing.T) {
 	if c := resolved(t, []string{"-syncinterval", "7"}).HostConfig(); c.SyncInterval != 7*time.Second {
 		t.Errorf("-syncinterval 7: the host is checked every %v", c.SyncInterval)
 	}
-	if f := resolved(t, nil); f.Status != (daemon.StatusOptions{Address: "127.0.0.1:9254"}) || f.CheckStatus() != nil {
+	if f := resolved(t, nil); f.Status != (daemon.StatusOptions{Address: "127.0.0.1:9354"}) || f.CheckStatus() != nil {
 		t.Errorf("default: %+v", f.Status)
 	}
 	if f := resolved(t, []string{"-status-address", ":80", "-status-token-file=/t"}); f.Status != (daemon.StatusOptions{Address: ":80", TokenFile: "/t"}) {

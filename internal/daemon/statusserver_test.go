@@ -45,7 +45,7 @@ func serveStatus(t *testing.T, s *statusServer) *httptest.Server {
 }
 
 func TestState(t *testing.T) {
-	status := newTestStatus(t, StatusOptions{Address: "127.0.0.1:9254"})
+	status := newTestStatus(t, StatusOptions{Address: "127.0.0.1:9354"})
 	web := serveStatus(t, status)
 	s, err := state.Get(t.Context(), web.URL, "")
 	if err != nil {
@@ -88,22 +88,22 @@ func TestStatusIsGuarded(t *testing.T) {
 	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	open := StatusOptions{Address: "127.0.0.1:9254"}
-	guarded := StatusOptions{Address: "0.0.0.0:9254", TokenFile: file}
+	open := StatusOptions{Address: "127.0.0.1:9354"}
+	guarded := StatusOptions{Address: "0.0.0.0:9354", TokenFile: file}
 	for _, tt := range []struct {
 		options             StatusOptions
 		method, host, token string
 		want                int
 	}{
-		{open, "GET", "127.0.0.1:9254", "", 200},
+		{open, "GET", "127.0.0.1:9354", "", 200},
 		{open, "HEAD", "localhost:8001", "", 200},
 		{open, "GET", "[::1]", "", 200},
-		{open, "POST", "127.0.0.1:9254", "", 405},
-		{open, "GET", "rebound.example:9254", "", 421},
+		{open, "POST", "127.0.0.1:9354", "", 405},
+		{open, "GET", "rebound.example:9354", "", 421},
 		{guarded, "GET", "node.example", "secret", 200},
 		{guarded, "GET", "node.example", "", 401},
 		{guarded, "GET", "127.0.0.1", "wrong", 401},
-		{StatusOptions{Address: "0.0.0.0:9254", TokenFile: file + ".gone"}, "GET", "node", "", 500},
+		{StatusOptions{Address: "0.0.0.0:9354", TokenFile: file + ".gone"}, "GET", "node", "", 500},
 	} {
 		web := serveStatus(t, newTestStatus(t, tt.options))
 		r, err := http.NewRequestWithContext(t.Context(), tt.method, web.URL+state.Path, nil)
@@ -150,10 +150,10 @@ ip6.arpa {
 
 // The page has no data, so that it can ask for the token.
 func TestPageNeedsNoToken(t *testing.T) {
-	s := newTestStatus(t, StatusOptions{Address: "0.0.0.0:9254", TokenFile: "/nonexistent"})
+	s := newTestStatus(t, StatusOptions{Address: "0.0.0.0:9354", TokenFile: "/nonexistent"})
 	for path, want := range map[string]int{"/": 200, "/else": 404, "/api/v1/findings": 500} {
 		w := httptest.NewRecorder()
-		muxesOf(s.endpoints())["0.0.0.0:9254"].ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", path, nil))
+		muxesOf(s.endpoints())["0.0.0.0:9354"].ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", path, nil))
 		if w.Code != want {
 			t.Errorf("%s: status %d, want %d", path, w.Code, want)
 		}
@@ -165,7 +165,7 @@ func TestPageNeedsNoToken(t *testing.T) {
 
 // The 17th client of the event stream is refused, until one leaves.
 func TestEventsAreBounded(t *testing.T) {
-	s := newTestStatus(t, StatusOptions{Address: "127.0.0.1:9254"})
+	s := newTestStatus(t, StatusOptions{Address: "127.0.0.1:9354"})
 	web := serveStatus(t, s)
 	for range maxFollowers {
 		s.followers <- struct{}{}
@@ -186,14 +186,14 @@ func TestCheckStatus(t *testing.T) {
 		want    string
 	}{
 		{StatusOptions{}, ""},
-		{StatusOptions{Address: "127.0.0.1:9254"}, ""},
-		{StatusOptions{Address: "[::1]:9254"}, ""},
-		{StatusOptions{Address: "localhost:9254"}, ""},
-		{StatusOptions{Address: ":9254", TokenFile: "/etc/token"}, ""},
-		{StatusOptions{Address: ":9254"}, "-status-address :9254: pods reach this address and would see what others query; use 127.0.0.1, or set -status-token-file"},
-		{StatusOptions{Address: "10.0.0.1:9254"}, "set -status-token-file"},
-		{StatusOptions{Address: "9254"}, "want IP:port"},
-		{StatusOptions{Address: "node.example:9254"}, "want IP:port"},
+		{StatusOptions{Address: "127.0.0.1:9354"}, ""},
+		{StatusOptions{Address: "[::1]:9354"}, ""},
+		{StatusOptions{Address: "localhost:9354"}, ""},
+		{StatusOptions{Address: ":9354", TokenFile: "/etc/token"}, ""},
+		{StatusOptions{Address: ":9354"}, "-status-address :9354: pods reach this address and would see what others query; use 127.0.0.1, or set -status-token-file"},
+		{StatusOptions{Address: "10.0.0.1:9354"}, "set -status-token-file"},
+		{StatusOptions{Address: "9354"}, "want IP:port"},
+		{StatusOptions{Address: "node.example:9354"}, "want IP:port"},
 		{StatusOptions{Address: "127.0.0.1:http"}, "want IP:port"},
 	} {
 		err := (&Options{Status: tt.options}).CheckStatus()

@@ -13,7 +13,7 @@ import (
 
 const (
 	// DefaultAddress is where a daemon serves its state unless it is told otherwise.
-	DefaultAddress = "127.0.0.1:9254"
+	DefaultAddress = "127.0.0.1:9354"
 	// TokenHeader is the request header with the token. The API server's proxy uses
 	// up Authorization.
 	TokenHeader = "X-Nodens-Token"
@@ -24,7 +24,7 @@ const (
 // maxState bounds the bytes of one State.
 const maxState = 16 << 20
 
-// Get returns the State of the daemon at base, such as http://127.0.0.1:9254. An empty
+// Get returns the State of the daemon at base, such as http://127.0.0.1:9354. An empty
 // token is not sent.
 func Get(ctx context.Context, base, token string) (*State, error) {
 	body, err := open(ctx, base+Path, token)

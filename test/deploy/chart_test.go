@@ -377,9 +377,9 @@ func TestBadValues(t *testing.T) {
 		"config.extraServerBlocks=a. {\n  fastpath\n}":                                   "the fastpath directive in the Corefile needs BPF",
 		"redirect.mode=maybe":                                                            `at '/redirect/mode': value must be one of '', 'off', 'auto', 'on'`,
 		"redirect.optOut={Kube_System}":                                                  `at '/redirect/optOut/0': 'Kube_System' does not match pattern`,
-		"status.address=0.0.0.0:9254":                                                    "status.address is 0.0.0.0:9254, which pods reach, and they would see what others query: set status.tokenSecret, or use 127.0.0.1",
-		"status.address=9254":                                                            `at '/status/address': got number, want string`,
-		"status.address=node:9254":                                                       `at '/status/address': 'node:9254' does not match pattern`,
+		"status.address=0.0.0.0:9354":                                                    "status.address is 0.0.0.0:9354, which pods reach, and they would see what others query: set status.tokenSecret, or use 127.0.0.1",
+		"status.address=9354":                                                            `at '/status/address': got number, want string`,
+		"status.address=node:9354":                                                       `at '/status/address': 'node:9354' does not match pattern`,
 		"useHostNetwork=false":                                                           `without useHostNetwork, pods do not reach nodens`,
 		"localRedirectPolicy.enabled=true":                                               `set useHostNetwork to false`,
 		"useHostNetwork=false,localRedirectPolicy.enabled=true,redirect.mode=on":         `redirect.mode needs useHostNetwork`,
@@ -441,7 +441,7 @@ func TestStatusValues(t *testing.T) {
 		{"status.address=", "-status-address=", ""},
 		{"status.address=127.0.0.1:80", "-status-address=127.0.0.1:80", ""},
 		{"status.address=[::1]:80", "-status-address=[::1]:80", ""},
-		{"status.address=:9254,status.tokenSecret=nodens-token", "-status-address=:9254 -status-token-file=/etc/nodens-status/token", "nodens-token"},
+		{"status.address=:9354,status.tokenSecret=nodens-token", "-status-address=:9354 -status-token-file=/etc/nodens-status/token", "nodens-token"},
 	} {
 		p, container := pod(t, mustTemplate(t, "--set", c.values))
 		var flags []string

@@ -21,7 +21,7 @@ import (
 
 const (
 	listen     = "169.254.20.10"
-	statusAddr = "127.0.0.1:9254" // in the node's namespace
+	statusAddr = "127.0.0.1:9354" // in the node's namespace
 )
 
 const corefile = `cluster.local:53 {

@@ -102,7 +102,7 @@ func filter(t *testing.T, b *browser, n *node) {
 // without Authorization.
 func proxy(t *testing.T, n *node) string {
 	t.Helper()
-	const prefix = "/api/v1/namespaces/kube-system/pods/nodens-x:9254/proxy/"
+	const prefix = "/api/v1/namespaces/kube-system/pods/nodens-x:9354/proxy/"
 	s := httptest.NewServer(&httputil.ReverseProxy{
 		FlushInterval: -1,
 		Rewrite: func(r *httputil.ProxyRequest) {

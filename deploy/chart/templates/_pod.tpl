@@ -146,7 +146,7 @@ host: {{ include "nodens.firstIP" .root | quote }}
 {{- if include "nodens.learns" . }}
 - -endpoints-of={{ .Values.endpoints.serviceNamespace }}/{{ .Values.endpoints.serviceName }}
 {{- end }}
-{{- if ne .Values.status.address "127.0.0.1:9254" }}
+{{- if ne .Values.status.address "127.0.0.1:9354" }}
 - -status-address={{ .Values.status.address }}
 {{- end }}
 {{- if .Values.status.tokenSecret }}
