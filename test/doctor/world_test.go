@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -158,6 +159,20 @@ func output(t *testing.T, n *lab.Netns, args ...string) {
 func nft(t *testing.T, n *lab.Netns, rules string) {
 	t.Helper()
 	output(t, n, "nft", "-f", lab.WriteFile(t, filepath.Join(t.TempDir(), "rules.nft"), rules))
+}
+
+// waitForRule waits until a chain has a rule with a text. There is no signal to wait for.
+func waitForRule(t *testing.T, n *lab.Netns, text string, chain ...string) {
+	t.Helper()
+	for late := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		list, errs, status := lab.Command{Netns: n, Args: append([]string{"nft", "list", "chain"}, chain...)}.Output(t)
+		switch {
+		case status == 0 && strings.Contains(list, text):
+			return
+		case status != 0 || time.Now().After(late):
+			t.Fatalf("no rule with %s: status %d\n%s%s", text, status, list, errs)
+		}
+	}
 }
 
 // hasFact reports whether a fact of a view contains a text.
