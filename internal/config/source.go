@@ -23,6 +23,7 @@ type Source struct {
 	Files  fs.FS                    // the file system from its root
 	Dir    string                   // absolute; relative file names start here
 	Getenv func(name string) string // "" if the variable is not set
+	Texts  map[string][]byte        // unless nil, ReadFile adds what it reads, by the path in Files
 }
 
 // ReadFile reads a regular file of at most 4 MiB.
@@ -58,6 +59,9 @@ func (s Source) readFile(name string) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
 	if err == nil && len(text) > maxFileSize {
 		err = errTooLarge
+	}
+	if err == nil && s.Texts != nil {
+		s.Texts[rooted] = text
 	}
 	return text, err
 }

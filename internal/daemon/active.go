@@ -34,6 +34,7 @@ type activeConfig struct {
 	endpoints *endpointFollower
 	caches    *cacheMetrics
 	reporter  *reporter
+	keeper    configKeeper
 
 	app      *app   // nil: none yet
 	stopWork func() // ends app's goroutines and waits for them
@@ -70,10 +71,18 @@ func (c *activeConfig) use(ctx context.Context, cfg source) error {
 	c.startWork(ctx, a)
 	resume(true)
 	c.host.setListeners(cfg)
+	c.keep(cfg)
 	for _, w := range cfg.Warnings {
 		c.log.Warn("configuration", "warning", w)
 	}
 	return nil
+}
+
+// keep keeps cfg for the next worker.
+func (c *activeConfig) keep(cfg source) {
+	if err := c.keeper.save(cfg.kept); err != nil {
+		c.log.Warn("a worker that replaces this one will depend on the files", "error", err)
+	}
 }
 
 // open opens the sockets of a: all or none.

@@ -23,6 +23,7 @@ type source struct {
 	*config.Config
 	files   []string
 	content watch.Sum // of files, taken before they were read
+	kept    keptConfig
 }
 
 // corefiles reads the Corefile that the options name, by node-cache's rules: if the
@@ -41,45 +42,40 @@ func (c *corefiles) read() (source, error) {
 	files := c.files()
 	for {
 		content := watch.SumOf(files)
-		cfg, err := c.parse()
+		src := c.opts.source(watch.Root{Dir: c.opts.Files})
+		cfg, err := c.parse(src)
 		if err != nil {
 			return source{files: files, content: content}, err
 		}
-		all := c.files()
-		if !c.opts.Sample {
-			all = append(all, cfg.Files...)
-		}
-		slices.Sort(all)
-		all = slices.Compact(all)
+		all := c.files(cfg.Files...)
 		if slices.Equal(all, files) {
-			return source{cfg, files, content}, nil
+			return source{cfg, files, content, keptConfig{src.Texts, c.kubeDNS}}, nil
 		}
 		files = all
 	}
 }
 
 // files lists the files that determine the configuration, even those that do not
-// exist.
-func (c *corefiles) files() []string {
+// exist, and the imported ones.
+func (c *corefiles) files(imported ...string) []string {
 	var files []string
 	if c.opts.KubeDNS != "" {
 		files = append(files, filepath.Join(c.opts.KubeDNS, "stubDomains"), filepath.Join(c.opts.KubeDNS, "upstreamNameservers"))
 	}
 	if !c.opts.Sample {
-		files = append(files, c.opts.BaseCorefile, c.opts.Corefile)
+		files = append(append(files, c.opts.BaseCorefile, c.opts.Corefile), imported...)
 	}
 	slices.Sort(files)
 	return slices.Compact(files)
 }
 
-func (c *corefiles) parse() (*config.Config, error) {
+func (c *corefiles) parse(src config.Source) (*config.Config, error) {
 	if c.opts.Sample {
-		return c.render("default.corefile", defaultCorefile, config.KubeDNS{})
+		return c.render(src, "default.corefile", defaultCorefile, config.KubeDNS{})
 	}
-	src := c.opts.source()
 	base, err := src.ReadFile(c.opts.BaseCorefile)
 	if err == nil {
-		return c.parseBase(string(base))
+		return c.parseBase(src, string(base))
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read base Corefile: %w", err)
@@ -88,7 +84,7 @@ func (c *corefiles) parse() (*config.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read Corefile: %w", err)
 	}
-	if k, err := c.readKubeDNS(); err != nil || len(k.StubDomains)+len(k.UpstreamNameservers) > 0 {
+	if k, err := c.readKubeDNS(src); err != nil || len(k.StubDomains)+len(k.UpstreamNameservers) > 0 {
 		c.warn(fmt.Errorf("kube-dns ConfigMap: not used, because the base Corefile %s does not exist", c.opts.BaseCorefile))
 	}
 	return c.parseText(c.opts.Corefile, string(text), src)
@@ -109,18 +105,18 @@ func (c *corefiles) parseText(name, text string, src config.Source) (*config.Con
 // parseBase fills in and parses the base Corefile. If that fails because of the
 // ConfigMap, it uses the last good values: a bad stub domain must not stop the
 // node's DNS.
-func (c *corefiles) parseBase(text string) (*config.Config, error) {
-	k, err := c.readKubeDNS()
+func (c *corefiles) parseBase(src config.Source, text string) (*config.Config, error) {
+	k, err := c.readKubeDNS(src)
 	if err != nil {
 		c.warn(fmt.Errorf("kube-dns ConfigMap: the last good values stay in use: %w", err))
 		k = c.kubeDNS
 	}
-	cfg, err := c.render(c.opts.BaseCorefile, text, k)
+	cfg, err := c.render(src, c.opts.BaseCorefile, text, k)
 	if err == nil {
 		c.kubeDNS = k
 		return cfg, nil
 	}
-	cfg, lastGoodErr := c.render(c.opts.BaseCorefile, text, c.kubeDNS)
+	cfg, lastGoodErr := c.render(src, c.opts.BaseCorefile, text, c.kubeDNS)
 	if lastGoodErr != nil {
 		return nil, err
 	}
@@ -129,13 +125,13 @@ func (c *corefiles) parseBase(text string) (*config.Config, error) {
 }
 
 // readKubeDNS reads the mounted ConfigMap. A key that is missing is empty.
-func (c *corefiles) readKubeDNS() (config.KubeDNS, error) {
+func (c *corefiles) readKubeDNS(src config.Source) (config.KubeDNS, error) {
 	if c.opts.KubeDNS == "" {
 		return config.KubeDNS{}, nil
 	}
 	var values [2]string
 	for i, key := range []string{"stubDomains", "upstreamNameservers"} {
-		b, err := c.opts.source().ReadFile(filepath.Join(c.opts.KubeDNS, key))
+		b, err := src.ReadFile(filepath.Join(c.opts.KubeDNS, key))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return config.KubeDNS{}, err
 		}
@@ -144,7 +140,7 @@ func (c *corefiles) readKubeDNS() (config.KubeDNS, error) {
 	return config.ParseKubeDNS(values[0], values[1])
 }
 
-func (c *corefiles) render(name, text string, k config.KubeDNS) (*config.Config, error) {
+func (c *corefiles) render(src config.Source, name, text string, k config.KubeDNS) (*config.Config, error) {
 	env := serviceEnv(c.opts.UpstreamService)
 	t := config.Template{
 		LocalIPs: c.opts.LocalIPs, DNSPort: c.opts.DNSPort,
@@ -156,16 +152,16 @@ func (c *corefiles) render(name, text string, k config.KubeDNS) (*config.Config,
 	if err != nil {
 		return nil, err
 	}
-	return c.parseText(name, text, c.opts.source())
+	return c.parseText(name, text, src)
 }
 
-// source returns the files and the environment of the daemon.
-func (o *Options) source() config.Source {
+// source returns files and the environment of the daemon.
+func (o *Options) source(files fs.FS) config.Source {
 	dir := o.Dir
 	if dir == "" {
 		dir, _ = os.Getwd()
 	}
-	return config.Source{Files: watch.Root{Dir: o.Files}, Dir: dir, Getenv: o.Getenv}
+	return config.Source{Files: files, Dir: dir, Getenv: o.Getenv, Texts: make(map[string][]byte)}
 }
 
 // serviceEnv names the environment variable by which the kubelet gives pods the

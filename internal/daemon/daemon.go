@@ -126,7 +126,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 		base: b, server: srv, store: store, pools: pools, taps: taps, redirect: redir, fast: fast, host: host, reloads: reloads, loops: loops,
 		builder: newBuilder(b, store, pools, taps, redir.Gate(), lines, probes, newStatusServer(b, reporter)), admin: newAdminServers(b.log),
 		caches: caches, reporter: reporter, endpoints: newEndpointFollower(b, redir.Learn, pools.learn),
-		stopWork: func() {},
+		keeper: configKeeper{o.Supervisor.Shared()}, stopWork: func() {},
 	}
 	return &daemon{
 		base: b, lines: lines, memory: memory, host: host, redirect: redir, server: srv, active: active, liveness: live,

@@ -18,7 +18,7 @@ func Run(ctx context.Context, o Options) error {
 		b.log.Error("configuration", "error", err)
 		b.setupErrors.WithLabelValues("configmap").Inc()
 	}}
-	cfg, err := files.read()
+	cfg, kept, err := files.readFirst(configKeeper{o.Supervisor.Shared()})
 	if err != nil {
 		return err
 	}
@@ -32,6 +32,9 @@ func Run(ctx context.Context, o Options) error {
 	steps := d.steps(cfg)
 	if err := start(ctx, steps); err != nil {
 		return err
+	}
+	if kept {
+		d.reloader.requests.add("worker restarted")
 	}
 	err = d.reloader.run(ctx)
 	return errors.Join(err, stop(context.WithoutCancel(ctx), steps))

@@ -10,7 +10,7 @@ import (
 )
 
 // envDescriptor is the environment variable with the file descriptor of the
-// worker's end of the socket pair.
+// worker's end of the socket pair. The next one is that of the shared file.
 const envDescriptor = "NODENS_SUPERVISOR_FD"
 
 // envRestarted is set for a worker that is not its supervisor's first.
@@ -24,6 +24,7 @@ type Heartbeat struct {
 	text      []byte
 	orphaned  chan struct{}
 	restarted bool
+	shared    *os.File
 }
 
 // Attach finds the supervisor by the environment. It returns nil if there is
@@ -40,10 +41,13 @@ func Attach(getenv func(string) string) (*Heartbeat, error) {
 	if err == nil {
 		err = unix.SetNonblock(fd, true)
 	}
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd+1), unix.F_SETFD, unix.FD_CLOEXEC)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("attach to supervisor: %s=%s: %w", envDescriptor, value, err)
 	}
-	h := &Heartbeat{sock: os.NewFile(uintptr(fd), "supervisor"), orphaned: make(chan struct{}), restarted: getenv(envRestarted) != ""}
+	h := &Heartbeat{sock: os.NewFile(uintptr(fd), "supervisor"), orphaned: make(chan struct{}), restarted: getenv(envRestarted) != "", shared: os.NewFile(uintptr(fd+1), "shared")}
 	go h.waitEnd()
 	return h, nil
 }
@@ -68,6 +72,15 @@ func (h *Heartbeat) Orphaned() <-chan struct{} {
 
 // Restarted reports whether the supervisor had a worker before this process.
 func (h *Heartbeat) Restarted() bool { return h != nil && h.restarted }
+
+// Shared is a file in memory that all workers of a supervisor use, one after the other.
+// It is empty at first. They share its offset, too. It is nil without a supervisor.
+func (h *Heartbeat) Shared() *os.File {
+	if h == nil {
+		return nil
+	}
+	return h.shared
+}
 
 // PID returns the PID of the supervisor, or of this process without one.
 func (h *Heartbeat) PID() int {

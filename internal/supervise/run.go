@@ -17,7 +17,8 @@ type supervisor struct {
 	cfg      Config
 	score    oomScore
 	messages chan message
-	worker   *worker // nil between a death and the next start
+	shared   *os.File // of all workers
+	worker   *worker  // nil between a death and the next start
 	stopping bool
 	last     int         // exit status of the previous worker
 	backoff  backoff     // between workers
@@ -44,6 +45,13 @@ func Run(signals <-chan os.Signal, cfg Config) (status int, err error) {
 	if s.score, err = protectFromOOM(); err != nil {
 		s.cfg.Logger.Warn("the kernel may kill the supervisor if memory runs out", "error", err)
 	}
+	if s.shared, err = newShared(); err != nil {
+		s.cfg.Logger.Warn("a worker leaves nothing to the next one", "error", err)
+		if s.shared, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
+			return 0, err
+		}
+	}
+	defer s.shared.Close()
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 	defer signal.Stop(children)
@@ -87,7 +95,7 @@ func (s *supervisor) step(signals, children <-chan os.Signal) (done bool) {
 }
 
 func (s *supervisor) start(again bool) error {
-	w, err := startWorker(s.cfg.Program, again, s.messages)
+	w, err := startWorker(s.cfg.Program, again, s.shared, s.messages)
 	if err != nil {
 		return err
 	}

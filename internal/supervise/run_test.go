@@ -338,7 +338,7 @@ func TestWithoutSupervisor(t *testing.T) {
 }
 
 func TestNoProgram(t *testing.T) {
-	_, err := startWorker(Program{Path: "/nonexistent/nodens"}, false, nil)
+	_, err := startWorker(Program{Path: "/nonexistent/nodens"}, false, os.Stderr, nil)
 	if err == nil || !strings.Contains(err.Error(), "/nonexistent/nodens") {
 		t.Errorf("error %v", err)
 	}

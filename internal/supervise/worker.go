@@ -32,9 +32,21 @@ type worker struct {
 // in the worker.
 const workerDescriptor = 3
 
+// newShared makes the file of Heartbeat.Shared, in memory.
+func newShared() (*os.File, error) {
+	fd, err := unix.MemfdCreate("nodens", unix.MFD_CLOEXEC|unix.MFD_NOEXEC_SEAL)
+	if err == unix.EINVAL { // before Linux 6.3
+		fd, err = unix.MemfdCreate("nodens", unix.MFD_CLOEXEC)
+	}
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	return os.NewFile(uintptr(fd), "shared"), nil
+}
+
 // startWorker starts the program and sends its messages to into until it ends. again:
 // this supervisor has started a worker before.
-func startWorker(p Program, again bool, into chan<- message) (*worker, error) {
+func startWorker(p Program, again bool, shared *os.File, into chan<- message) (*worker, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
@@ -49,7 +61,7 @@ func startWorker(p Program, again bool, into chan<- message) (*worker, error) {
 	}
 	pid, err := syscall.ForkExec(p.Path, p.Args, &syscall.ProcAttr{
 		Env:   env,
-		Files: []uintptr{0, 1, 2, workerDescriptor: uintptr(fds[1])},
+		Files: []uintptr{0, 1, 2, workerDescriptor: uintptr(fds[1]), shared.Fd()},
 	})
 	_ = unix.Close(fds[1])
 	if err != nil {

@@ -59,3 +59,42 @@ func TestSupervised(t *testing.T) {
 		t.Errorf("after the end the host has:\n%s", out)
 	}
 }
+
+// TestWorkerDiesWithBadCorefile kills workers while the Corefile has an error. The next
+// worker uses the configuration of the one before, and follows the Corefile.
+func TestWorkerDiesWithBadCorefile(t *testing.T) {
+	const metrics = vip + ":9253"
+	n := lab.NewNetns(t, "node")
+	imported := filepath.Join(t.TempDir(), "hosts")
+	hosts := func(answer string) string { return "hosts {\n " + answer + " www.example.org\n}\n" }
+	lab.WriteFile(t, imported, hosts("192.0.2.1"))
+	running := lab.StartDaemon(t, lab.DaemonOptions{
+		Binary: nodens.Path(t), Netns: n,
+		Corefile: "example.org {\n bind " + vip + "\n reload 1m\n prometheus " + metrics + "\n import " + imported + "\n}\n",
+		Args:     []string{"-supervise", "-localip", vip, "-metrics-listen-address", "0", "-kubednscm", ""},
+	})
+	d := &daemon{Process: running.Process}
+	expect := func(when, want string, ok float64) {
+		t.Helper()
+		got := lab.Data(n.Ask(t, "udp", vip+":53", lab.Query("www.example.org", dns.TypeA)), dns.TypeA)
+		if len(got) != 1 || got[0] != want {
+			t.Errorf("%s: %v, want %s", when, got, want)
+		}
+		n.WaitForMetric(t, metrics, ok, "nodens_config_last_reload_successful")
+	}
+	mark := d.Err.Mark()
+	lab.ReplaceFile(t, imported, "no_such_directive\n")
+	d.Err.WaitFor(t, mark, "reload failed")
+	for _, fault := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
+		out, log := d.Out.Mark(), d.Err.Mark()
+		d.signal(t, fault)
+		d.Out.WaitFor(t, out, " listens on ")
+		d.Err.WaitFor(t, log, "reload failed.*no_such_directive")
+		expect("after "+fault.String(), "192.0.2.1", 0)
+	}
+	mark = d.Err.Mark()
+	lab.ReplaceFile(t, imported, hosts("192.0.2.2"))
+	d.Err.WaitFor(t, mark, "msg=reloaded")
+	expect("after a good change", "192.0.2.2", 1)
+	d.stop(t)
+}
