@@ -128,7 +128,7 @@ deploy: deps actionlint plugin ## test chart, examples, manifest, image, alerts 
 	cd test/deploy && $(GO) mod tidy -diff && $(GO) vet ./... && $(GO) test -count=1 -timeout 15m .
 
 plugin: export CGO_ENABLED = 0
-plugin: ## check and test the kubectl plugin, a module of its own
+plugin: ## check and test the kubectl plugin, a separate Go module
 	staticcheck=$$($(GO) tool -n staticcheck) && cd cmd/kubectl-nodens && $(GO) mod tidy -diff && $(GO) vet ./... && "$$staticcheck" ./... && $(GO) test -count=1 ./...
 
 clean: ## remove build results

@@ -5,8 +5,8 @@ import "sync/atomic"
 // rcodeNXDomain is the rcode of a name that does not exist (RFC 1035 section 4.1.1).
 const rcodeNXDomain = 3
 
-// Report reports the hits of all answers, see FastpathConfig.Answered. It holds the lock
-// for a part of the table at a time.
+// Report reports the hits of all answers, see FastpathConfig.Answered. It locks one part
+// of the table at a time.
 func (t *AnswerTable) Report() {
 	const part = 256 // buckets
 	for from := 0; from < len(t.buckets); from += part {
@@ -28,19 +28,19 @@ func (t *AnswerTable) reportSome(buckets []fastBucket) {
 	}
 }
 
-// report reports the hits of a cell that were not reported before. now is the number of
-// hits that the cell has from now on. t.mu is held.
+// report reports those of hits of a cell that it has not reported yet. now is the
+// cell's number of hits after the call. t.mu is held.
 func (t *AnswerTable) report(number, hits, now uint32) {
 	i, large := number&^uint32(fastLimitsLARGE_CELL), number&uint32(fastLimitsLARGE_CELL) != 0
-	var told *uint32
-	var name []byte // what is read of the cell, only Go writes
+	var reported *uint32
+	var name []byte // in the cell; the BPF program does not write it
 	if large {
-		told, name = &t.large.told[i], bytesOf(&t.large.cells[i].Name)
+		reported, name = &t.large.reported[i], bytesOf(&t.large.cells[i].Name)
 	} else {
-		told, name = &t.small.told[i], bytesOf(&t.small.cells[i].Name)
+		reported, name = &t.small.reported[i], bytesOf(&t.small.cells[i].Name)
 	}
-	before := *told
-	*told = now
+	before := *reported
+	*reported = now
 	if h := t.head(number); t.answered != nil && hits > before {
 		t.answered(int(h.Zone), name[:h.Key.NameLen], h.Rcode == rcodeNXDomain, hits-before)
 	}

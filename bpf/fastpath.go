@@ -24,10 +24,10 @@ type FastpathConfig struct {
 	// Entries is the number of small answers that the kernel holds. There are an
 	// eighth as many large ones.
 	Entries int
-	// Answered, if not nil, is called with the answers to a question of a zone of the
-	// counters that it was not called with before: by Hits, by Report, and before an
-	// answer goes. name is in lower-case wire format and must not be kept; denied means
-	// NXDOMAIN. It must not call the Fastpath.
+	// Answered, if not nil, gets the number of answers to a question since its last
+	// call. Hits, Report and the removal of an answer call it. zone is a zone of the
+	// counters, name is in lower-case wire format and must not be kept; denied means
+	// NXDOMAIN. Answered must not call the Fastpath.
 	Answered func(zone int, name []byte, denied bool, n uint32)
 }
 

@@ -287,22 +287,22 @@ func (t *AnswerTable) store(e *encoded, hash uint64) (uint32, bool) {
 
 // cells are the cells of one size.
 type cells[T any] struct {
-	cells  []T
-	hashes []uint64 // of the answers in them
-	told   []uint32 // hits of them that were reported
-	free   []uint32
-	hand   int // where the next search for an answer to evict starts
+	cells    []T
+	hashes   []uint64 // of the answers in them
+	reported []uint32 // hits of each cell that were reported
+	free     []uint32
+	hand     int // where the next search for an answer to evict starts
 }
 
 func (c *cells[T]) init() {
-	c.hashes, c.told, c.free = make([]uint64, len(c.cells)), make([]uint32, len(c.cells)), make([]uint32, 0, len(c.cells))
+	c.hashes, c.reported, c.free = make([]uint64, len(c.cells)), make([]uint32, len(c.cells)), make([]uint32, 0, len(c.cells))
 	c.reset()
 }
 
 // reset frees all cells.
 func (c *cells[T]) reset() {
 	c.free = c.free[:0]
-	clear(c.told)
+	clear(c.reported)
 	for i := range c.cells {
 		c.free = append(c.free, uint32(len(c.cells)-1-i))
 	}

@@ -33,13 +33,13 @@ type Lifetime struct {
 	KeepTTL            bool // TTLs do not count down
 }
 
-// Promote lets to copy key's entry to the Kernel if it is fresh and was not stored after
-// the time seen, when the caller looked it up. It reads the entry into e, and blocks
-// changes of the entry meanwhile.
+// Promote passes key's entry to the Copier if the entry is fresh and was not stored after
+// the time seen, when the caller looked it up. Promote reads the entry into e. The entry
+// does not change until Promote returns.
 //
-// If paired is true, the answer holds only as long as the entry of the name's other
-// address type, of which the same is required: the Kernel's copy expires with either,
-// and is withdrawn with either.
+// If paired is true, the answer also depends on the entry of the name's other address
+// type. That entry must meet the same conditions. The Kernel's copy expires when either
+// entry expires, and is withdrawn when either is.
 func (c *Cache) Promote(key []byte, paired bool, seen time.Time, e *Entry, to Copier) {
 	hash, set := c.locate(key)
 	sh := set.shard
@@ -83,13 +83,13 @@ func (c *Cache) seenSlot(set *binSet, hash uint32, key []byte, seen time.Time) (
 	return id, sl
 }
 
-// lockOther is seenSlot for the other address type of key. It locks the shard unless
-// that is held, which is locked. It returns nil if the shard is in use: a later hit
-// promotes.
+// lockOther returns the entry of key's other address type, as seenSlot does, and a
+// function that unlocks its shard. The caller has locked the shard held. If the other
+// shard is locked by another goroutine, lockOther returns nil: a later hit promotes.
 func (c *Cache) lockOther(held *shard, key []byte, seen time.Time) (*slot, func()) {
 	var buf [maxNameWire + keyTail]byte
 	other := append(buf[:0], key...)
-	if !turnType(other) {
+	if !switchType(other) {
 		return nil, nil
 	}
 	hash, set := c.locate(other)
@@ -107,9 +107,9 @@ func (c *Cache) lockOther(held *shard, key []byte, seen time.Time) (*slot, func(
 	return sl, unlock
 }
 
-// turnType makes key that of the name's other address type. It reports false if key's
-// type is not an address.
-func turnType(key []byte) bool {
+// switchType changes key to the name's other address type. It reports false if key's
+// type is not an address type.
+func switchType(key []byte) bool {
 	at := len(key) - keyTail
 	t := binary.BigEndian.Uint16(key[at:])
 	if t != dns.TypeA && t != dns.TypeAAAA {
@@ -125,7 +125,7 @@ func (sh *shard) withdraw(sl *slot) {
 	var buf [maxNameWire + keyTail]byte
 	key := sh.slab.appendKey(buf[:0], sl)
 	sh.kernel.Withdraw(key)
-	if turnType(key) {
+	if switchType(key) {
 		sh.kernel.Withdraw(key)
 	}
 	sl.state &^= stateKernel

@@ -217,7 +217,7 @@ func TestAppendKey(t *testing.T) {
 }
 
 // TestPair: an answer that depends on that of the other address type is withdrawn when
-// either changes, and expires with the one that expires first.
+// either changes, and expires with the entry that expires first.
 func TestPair(t *testing.T) {
 	clk, k := newClock(), newFakeKernel()
 	c := New(Options{Now: clk.Now, Kernel: k}).Cache("zone", Policy{})

@@ -18,7 +18,7 @@ import (
 // dnstapTool is the reader of the dnstap project.
 var dnstapTool = lab.GoProgram("dnstap", "github.com/dnstap/golang-dnstap/dnstap")
 
-// tapped is a message as the tool prints it.
+// tapped is a message in the tool's output.
 type tapped struct {
 	Identity, Version string
 	Message           tappedMessage
@@ -66,8 +66,8 @@ func messages(t *testing.T, p *lab.Process, n int) []tapped {
 	return all
 }
 
-// key is what nodens and CoreDNS have in common. The tool prints the flags and the
-// question of each message.
+// key has the fields that nodens and CoreDNS have in common. The tool prints the flags and
+// the question of each message.
 func (m *tappedMessage) key() string {
 	peer := fmt.Sprint(m.ResponseAddress, " ", m.ResponsePort) // the upstream
 	if strings.HasPrefix(m.Type, "CLIENT") {
@@ -83,8 +83,8 @@ func (m *tappedMessage) key() string {
 	}, " ")
 }
 
-// TestDnstap sends the same queries to nodens and to CoreDNS and compares what a real
-// reader gets.
+// TestDnstap sends the same queries to nodens and to CoreDNS, and compares the messages
+// that a real reader gets.
 func TestDnstap(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -152,7 +152,7 @@ func TestDnstap(t *testing.T) {
 	}
 	for _, m := range got {
 		if m := m.Message; !m.ResponseTime.IsZero() && m.ResponseTime.Before(m.QueryTime) {
-			t.Errorf("answered before it was asked: %+v", m)
+			t.Errorf("the reply is older than the query: %+v", m)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/state"
 )
 
-// TestTop runs nodens top beside a daemon. It has the name that a pod asks for and the
-// pod's address, for scripts and for people.
+// TestTop runs nodens top beside a daemon. The output has the name that a pod queries and
+// the pod's address, as JSON and as text.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

@@ -25,12 +25,12 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// api is the part of an API server that the plugin uses. It authorizes by the names of
-// resources in rights.
+// api is the part of an API server that the plugin uses. It allows the resources in
+// rights.
 type api struct {
 	t      *testing.T
 	rights []string // pods/exec, pods/proxy, …
-	token  string   // that the status address wants
+	token  string   // that the status address requires
 
 	mu         sync.Mutex
 	pods       map[string]*corev1.Pod // by name

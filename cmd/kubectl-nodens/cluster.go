@@ -23,7 +23,7 @@ import (
 // container is the name of nodens's container in its pods.
 const container = "nodens"
 
-// cluster is what the global flags say, and the connection to the API server.
+// cluster has the values of the global flags and the client of the API server.
 type cluster struct {
 	flags     *genericclioptions.ConfigFlags
 	out, errs io.Writer
@@ -39,7 +39,7 @@ type cluster struct {
 	client kubernetes.Interface
 }
 
-// connect makes the client. It sends no request.
+// connect creates the client. It sends no request.
 func (c *cluster) connect() (err error) {
 	switch {
 	case c.via != viaAuto && c.via != viaExec && c.via != viaProxy:
@@ -81,7 +81,7 @@ func (c *cluster) pods(ctx context.Context) ([]corev1.Pod, error) {
 	return pods, nil
 }
 
-// preference is higher for the pod that a node's queries go to.
+// preference is higher for the pod that answers the node's queries.
 func preference(p corev1.Pod) int {
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -94,7 +94,7 @@ func preference(p corev1.Pod) int {
 	return 1
 }
 
-// answer is what a node says, or why it says nothing.
+// answer is the reply of a node, or the error instead.
 type answer[T any] struct {
 	Node, Pod string
 	Value     T
@@ -157,14 +157,14 @@ func (p *progress) add(err error) {
 	p.print()
 }
 
-// print needs the lock.
+// print writes the line. The lock is held.
 func (p *progress) print() {
 	if p.w != nil {
 		fmt.Fprintf(p.w, "\r%d of %d answers, %d failed ", p.done, p.all, p.fail)
 	}
 }
 
-// end removes the line.
+// end clears the line.
 func (p *progress) end() {
 	if p.w != nil {
 		fmt.Fprint(p.w, "\r\x1b[K")

@@ -21,8 +21,8 @@ func doctorCommand(c *cluster) *cobra.Command {
 		Long: `Run nodens doctor on each node, and print each finding once, with its nodes.
 -o wide also prints what could not be examined on each node.
 
-Exit status: 0 nothing wrong, notes at most; 1 a fault or a warning; 2 an error, or
-no such finding but something could not be examined.`,
+Exit status: 0 no fault or warning; 1 a fault or a warning; 2 an error, or no fault or
+warning but not everything could be examined.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.doctor(cmd.Context(), f) },
 	}
@@ -53,13 +53,13 @@ type mergedFinding struct {
 	Seen     []observation `json:"seen"`
 }
 
-// observation is what nodes see, which may differ from node to node.
+// observation is the text of a finding, which may differ between nodes.
 type observation struct {
 	What  string   `json:"what"`
 	Nodes []string `json:"nodes"`
 }
 
-// diagnosis is the output of doctor.
+// diagnosis is the merged report.
 type diagnosis struct {
 	Nodes      int             `json:"nodes"`
 	Findings   []mergedFinding `json:"findings"`
@@ -93,7 +93,7 @@ func (c *cluster) doctor(ctx context.Context, f format) error {
 	return err
 }
 
-// diagnose merges the reports. Findings that differ only in what a node sees are one.
+// diagnose merges the reports. Findings that differ only in What become one.
 func diagnose(answers []answer[report]) diagnosis {
 	d := diagnosis{Nodes: len(answers), Findings: []mergedFinding{}, Unexamined: []observation{}, Errors: []observation{}}
 	for _, a := range answers {
@@ -130,7 +130,7 @@ func observe(all []observation, what, node string) []observation {
 	return all
 }
 
-// rank orders severities. One that a newer nodens has counts as a fault.
+// rank orders severities. An unknown one, of a newer nodens, counts as a fault.
 func rank(severity string) int {
 	switch strings.ToLower(severity) {
 	case "note":
@@ -176,7 +176,7 @@ func (d diagnosis) write(w io.Writer, wide bool) error {
 	return err
 }
 
-// nodes names nodes.
+// nodes lists nodes for a line of output.
 func (d diagnosis) nodes(names []string) string {
 	if len(names) == d.Nodes && d.Nodes > 1 {
 		return fmt.Sprintf("all %d nodes", d.Nodes)

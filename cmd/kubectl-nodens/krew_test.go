@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Each platform of the krew manifest has its archive and its checksum of release.sh.
+// release.sh makes an archive and a checksum for each platform of the krew manifest.
 func TestKrewManifest(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/krew.yaml")
 	if err != nil {

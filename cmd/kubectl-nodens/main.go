@@ -18,7 +18,7 @@ import (
 
 var version = "devel" // set by the linker
 
-// exitStatus ends the program with this status. What is wrong is on stdout.
+// exitStatus is an error that only sets the exit status: stdout has the problems.
 type exitStatus int
 
 func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// newCommand returns the program.
+// newCommand returns the root command.
 func newCommand(out, errs io.Writer) *cobra.Command {
 	c := &cluster{flags: genericclioptions.NewConfigFlags(true), out: out, errs: errs}
 	root := &cobra.Command{
@@ -55,9 +55,9 @@ func newCommand(out, errs io.Writer) *cobra.Command {
 	fs := root.PersistentFlags()
 	c.flags.AddFlags(fs)
 	fs.StringVarP(&c.selector, "selector", "l", "app.kubernetes.io/name=nodens", "labels of nodens's pods and DaemonSet")
-	fs.StringSliceVar(&c.nodes, "nodes", nil, "ask these nodes only")
-	fs.IntVar(&c.parallel, "parallel", 16, "ask this number of nodes at once")
-	fs.DurationVar(&c.timeout, "node-timeout", time.Minute, "time for one node")
+	fs.StringSliceVar(&c.nodes, "nodes", nil, "query only these nodes")
+	fs.IntVar(&c.parallel, "parallel", 16, "query at most this number of nodes at once")
+	fs.DurationVar(&c.timeout, "node-timeout", time.Minute, "timeout of one node")
 	fs.StringVar(&c.via, "via", "auto", "how to reach nodens: exec (pods/exec), proxy (pods/proxy of the API server), or auto, which tries both")
 	fs.StringVar(&c.tokenFile, "status-token-file", "", "file with the token of nodens's status address, for the proxy (default: the Secret that the pods mount)")
 	root.AddCommand(statusCommand(c), doctorCommand(c), topCommand(c), testCommand(c), upgradeCommand(c))

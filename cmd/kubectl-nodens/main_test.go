@@ -91,11 +91,11 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// Either right is enough, and without both the error names them.
+// One of the two rights is enough. Without both, the error names them.
 func TestRights(t *testing.T) {
 	a := newAPI(t)
 	pod := a.nodensPod("node1", "-status-address=0.0.0.0:9354", "-status-token-file", "/etc/nodens/token/key")
-	if out, _ := a.run("status"); !strings.Contains(out, "RBAC allows neither to create pods/exec nor to get pods/proxy in namespace kube-system") &&
+	if out, _ := a.run("status"); !strings.Contains(out, "RBAC allows neither creating pods/exec nor getting pods/proxy in namespace kube-system") &&
 		!strings.Contains(out, "the status address needs a token") {
 		t.Error(out)
 	}
@@ -111,7 +111,7 @@ func TestRights(t *testing.T) {
 		t.Errorf("--via exec without the right: %s", out)
 	}
 	a.rights = []string{"secrets"}
-	if out, _ := a.run("status"); !strings.Contains(out, "RBAC allows neither to create pods/exec nor to get pods/proxy in namespace kube-system") {
+	if out, _ := a.run("status"); !strings.Contains(out, "RBAC allows neither creating pods/exec nor getting pods/proxy in namespace kube-system") {
 		t.Error(out)
 	}
 	a.rights, pod.Spec.Containers[0].Args = []string{"pods/proxy"}, nil
@@ -222,7 +222,7 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// A pod that does not start is reported with what it waits for, and deleted.
+// If a pod does not start, the plugin reports why and deletes it.
 func TestClientThatWaits(t *testing.T) {
 	a := newAPI(t)
 	a.nodensPod("node1")
@@ -238,7 +238,7 @@ func TestClientThatWaits(t *testing.T) {
 	}
 }
 
-// Ctrl-C deletes the pods that there are, and starts no other.
+// After Ctrl-C, the plugin deletes its pods and starts no more.
 func TestClientsAreDeleted(t *testing.T) {
 	a := newAPI(t)
 	a.nodensPod("node1")

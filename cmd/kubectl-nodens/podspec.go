@@ -16,8 +16,8 @@ func containerOf(spec corev1.PodSpec) corev1.Container {
 	return spec.Containers[i]
 }
 
-// flagsOf returns the flags of nodens's command line with their values. It takes no
-// argument that does not begin with a dash for a flag.
+// flagsOf returns the flags of nodens's command line with their values. It skips
+// arguments that do not begin with a dash.
 func flagsOf(spec corev1.PodSpec) map[string]string {
 	flags := make(map[string]string)
 	c := containerOf(spec)

@@ -14,7 +14,7 @@ import (
 // format is the value of -o: empty, wide, json or yaml.
 type format string
 
-// add declares -o.
+// add registers -o.
 func (f *format) add(cmd *cobra.Command) {
 	cmd.Flags().VarP(f, "output", "o", "output: json, yaml or wide")
 }

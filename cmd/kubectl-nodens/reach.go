@@ -29,8 +29,8 @@ const (
 	viaProxy = "proxy"
 )
 
-// question is what to ask a nodens: a command in its pod, or a path of its status
-// address. Both answer with the same JSON.
+// question is a request to one nodens: a command in its pod, or a path of its status
+// address. Both return the same JSON.
 type question struct {
 	command []string
 	path    string
@@ -61,9 +61,9 @@ func (c *cluster) ask(ctx context.Context, pod *corev1.Pod, q question) ([]byte,
 	case perr == nil:
 		return text, nil
 	case forbidden(perr):
-		return nil, fmt.Errorf("RBAC allows neither to create pods/exec nor to get pods/proxy in namespace %s; nodens needs one of them", pod.Namespace)
+		return nil, fmt.Errorf("RBAC allows neither creating pods/exec nor getting pods/proxy in namespace %s: grant one of them", pod.Namespace)
 	}
-	return nil, fmt.Errorf("RBAC does not allow to create pods/exec in namespace %s, and the proxy failed: %w", pod.Namespace, perr)
+	return nil, fmt.Errorf("RBAC does not allow creating pods/exec in namespace %s, and the proxy failed: %w", pod.Namespace, perr)
 }
 
 func forbidden(err error) bool {
@@ -105,7 +105,7 @@ func (c *cluster) exec(ctx context.Context, pod *corev1.Pod, command []string) (
 	return nil, err
 }
 
-// limited keeps the first maxAnswer bytes.
+// limited is a buffer that keeps the first maxAnswer bytes.
 type limited struct {
 	bytes.Buffer
 	cut bool
@@ -124,7 +124,7 @@ func (c *cluster) proxy(ctx context.Context, pod *corev1.Pod, path string) ([]by
 	flags := flagsOf(pod.Spec)
 	host, port, err := net.SplitHostPort(flags["status-address"])
 	if ip := net.ParseIP(host); err != nil || host == "localhost" || ip != nil && ip.IsLoopback() {
-		return nil, errors.New("the API server's proxy does not reach nodens: set -status-address to an address of the node, with -status-token-file, or allow to create pods/exec")
+		return nil, errors.New("the API server's proxy does not reach nodens: set -status-address to an address of the node, with -status-token-file, or grant create on pods/exec")
 	}
 	token, err := c.token(ctx, pod, flags["status-token-file"])
 	if err != nil {
@@ -161,7 +161,7 @@ func (c *cluster) token(ctx context.Context, pod *corev1.Pod, file string) (stri
 	return strings.TrimSpace(string(secret.Data[keyOf(volume.Secret.Items, rest)])), nil
 }
 
-// keyOf returns the key of a Secret or ConfigMap that a volume has as file.
+// keyOf returns the key of a Secret or ConfigMap that a volume mounts as file.
 func keyOf(items []corev1.KeyToPath, file string) string {
 	i := slices.IndexFunc(items, func(item corev1.KeyToPath) bool { return item.Path == file })
 	if i < 0 {

@@ -20,8 +20,8 @@ func statusCommand(c *cluster) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show nodens on each node",
-		Long: `Show nodens on each node: its version, whether it is ready, the part of lookups
-that the cache answered since the start, the worst p99 of a zone's misses in the last
+		Long: `Show nodens on each node: its version, whether it is ready, the share of
+lookups that the cache answered since the start, the worst p99 of a zone's misses in the last
 minute, upstreams that fail, redirection, and kernel answers.
 
 Exit status: 0 all nodes are ready; 1 one is not; 2 an error.`,
@@ -68,7 +68,7 @@ func (c *cluster) status(ctx context.Context, f format) error {
 	return err
 }
 
-// states asks each node for its state.
+// states gets the state of each node.
 func (c *cluster) states(ctx context.Context) ([]answer[*state.State], error) {
 	if err := c.connect(); err != nil {
 		return nil, err

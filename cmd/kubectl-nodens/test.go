@@ -52,7 +52,7 @@ Exit status: 0 every lookup succeeded; 1 one failed; 2 an error.`,
 // trial is a client pod's lookups.
 type trial struct {
 	Node    string   `json:"node"`
-	Image   string   `json:"image"`           // as the flag has it
+	Image   string   `json:"image"`           // value of the flag
 	Error   string   `json:"error,omitempty"` // the pod did not run
 	Lookups []lookup `json:"lookups,omitempty"`
 }
@@ -92,7 +92,7 @@ func (c *cluster) test(ctx context.Context, o testOptions, f format) error {
 func (c *cluster) try(ctx context.Context, on []corev1.Pod, o testOptions) (trials []trial, err error) {
 	run := rand.String(8)
 	var clients []corev1.Pod
-	var images []string // as the flag has them
+	var images []string // values of the flag
 	for _, pod := range on {
 		for _, image := range o.images {
 			client := clientPod(pod.Spec.NodeName, image, o, c.timeout)
@@ -110,9 +110,9 @@ func (c *cluster) try(ctx context.Context, on []corev1.Pod, o testOptions) (tria
 	return trials, context.Cause(ctx)
 }
 
-// script looks up each of the names $2… by the command $1, with 10 s for each. The
-// termination message, which needs no right to read logs, has a line for each lookup:
-// the status, hundredths of a second, and the name.
+// script runs the command $1 for each of the names $2…, with a timeout of 10 s each. It
+// writes a line for each lookup to the termination message, which can be read without
+// the right to read logs: the status, hundredths of a second, and the name.
 const script = `now() { read -r up _ </proc/uptime; echo "${up%.*}${up#*.}"; }
 look=$1; shift
 for name; do
@@ -123,7 +123,7 @@ for name; do
   echo "$status $(( $(now) - start )) $name" >>/dev/termination-log
 done`
 
-// clientPod returns a pod that the profile "restricted" of Kubernetes allows.
+// clientPod returns a pod that Kubernetes' profile "restricted" allows.
 func clientPod(node, image string, o testOptions, timeout time.Duration) corev1.Pod {
 	image, look, _ := strings.Cut(image, "=")
 	no, yes, user := false, true, int64(65534)
@@ -166,7 +166,7 @@ func namesOf(o testOptions) []string {
 	return append([]string{"kubernetes.default", service, service + "." + o.domain + "."}, o.names...)
 }
 
-// apiTimeout is that of requests that must not end with ctx.
+// apiTimeout limits requests that must not end with ctx.
 const apiTimeout = 30 * time.Second
 
 // runClient starts a pod, returns its lookups when it has ended, and deletes it, also
@@ -208,7 +208,7 @@ func (c *cluster) runClient(ctx context.Context, client *corev1.Pod) (lookups []
 	return nil, err
 }
 
-// waiting says what a pod waits for.
+// waiting returns the reason why a pod has not ended.
 func waiting(pod *corev1.Pod) string {
 	for _, s := range pod.Status.ContainerStatuses {
 		if w := s.State.Waiting; w != nil {
@@ -248,7 +248,7 @@ func meaning(status int) string {
 	switch status {
 	case 0:
 		return ""
-	case 124, 143: // of timeout, in GNU and in busybox
+	case 124, 143: // timeout's exit status, in GNU and in busybox
 		return "no answer within 10 s"
 	case 127:
 		return "the image does not have the command; set --image IMAGE=COMMAND"
@@ -269,10 +269,10 @@ func (t trial) failed() (n int) {
 	return n
 }
 
-// slowLookup is what one lost packet costs a resolver at least.
+// slowLookup is the least time that a resolver loses with one packet.
 const slowLookup = 1 // second
 
-// trialRows is a row for each trial, and in the last column what failed or was slow.
+// trialRows returns a row for each trial. The last column lists failed and slow lookups.
 func trialRows(trials []trial, wide bool) [][]string {
 	rows := [][]string{{"NODE", "IMAGE", "OK", "LONGEST", "PROBLEMS"}}
 	for _, t := range trials {

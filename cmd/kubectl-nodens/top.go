@@ -36,7 +36,7 @@ zones and upstreams of all nodes together. Latencies are those of the worst node
 
 func (c *cluster) top(ctx context.Context, o top.Options, f format) error {
 	if !f.data() && !o.Once && top.IsTerminal(c.out) {
-		c.errs = nil // the screen is in use
+		c.errs = nil // no progress on the screen of top
 		return top.Show(ctx, c.follow, o.Window)
 	}
 	s, err := c.merged(ctx)
@@ -49,7 +49,7 @@ func (c *cluster) top(ctx context.Context, o top.Options, f format) error {
 	return top.Print(c.out, s, o.Window, 20)
 }
 
-// follow is the source of the merged state.
+// follow is a top.Source of the merged state.
 func (c *cluster) follow(ctx context.Context, show func(*state.State) error) error {
 	for {
 		s, err := c.merged(ctx)
@@ -67,8 +67,8 @@ func (c *cluster) follow(ctx context.Context, show func(*state.State) error) err
 	}
 }
 
-// merged returns the state of all nodes together. Nodes without an answer are problems
-// in it. If no node answers, it returns why.
+// merged returns the merged state of all nodes. Nodes that do not answer become
+// problems of the state. If no node answers, it returns an error.
 func (c *cluster) merged(ctx context.Context) (*state.State, error) {
 	answers, err := c.states(ctx)
 	if err != nil {

@@ -37,11 +37,11 @@ Exit status: 0 nothing to do; 1 something to change first; 2 an error.`,
 	return cmd
 }
 
-// remark is about one setting.
+// remark is a result of the check of one setting.
 type remark struct {
 	Object string `json:"object"`
-	// Level is error: this version does not start; warning: the upgrade may fail lookups,
-	// or a setting has no effect; or note.
+	// Level is error (this version does not start), warning (lookups may fail during the
+	// upgrade, or a setting has no effect) or note.
 	Level string `json:"level"`
 	Text  string `json:"text"`
 }
@@ -223,8 +223,8 @@ func fileOf(items []corev1.KeyToPath, key string) string {
 	return key
 }
 
-// render replaces node-cache's placeholders. Of the cluster's DNS, only the form of its
-// address matters here.
+// render replaces node-cache's placeholders. The address of the cluster's DNS is an
+// example, which the check does not query.
 func render(file, text string, flags map[string]string) (string, error) {
 	t := config.Template{
 		DNSPort: 53, ClusterDNS: netip.AddrFrom4([4]byte{192, 0, 2, 1}), ClusterDomain: "cluster.local", PrometheusEndpoint: ":9253",

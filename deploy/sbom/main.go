@@ -55,8 +55,8 @@ func run(args []string) error {
 	return enc.Encode(b)
 }
 
-// dependency is the module that was built, which may replace the required one. A module
-// of this repository has the version of the binary.
+// dependency returns the module that was built, which may replace the required one. A
+// module of this repository gets the version of the binary.
 func dependency(m *debug.Module, version string) component {
 	switch r := m.Replace; {
 	case r == nil:

@@ -216,10 +216,10 @@ type Log struct {
 // Dnstap is a dnstap directive.
 type Dnstap struct {
 	Line             int
-	Network, Address string // of the reader; unix or tcp
+	Network, Address string // of the reader; the network is unix or tcp
 	TLS, SkipVerify  bool
-	Full             bool // with the DNS messages
-	// Identity is by default the host's name, Version that of nodens.
+	Full             bool // include the DNS messages
+	// Identity defaults to the host's name, Version to that of nodens.
 	Identity, Version, Extra string
 }
 

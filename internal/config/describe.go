@@ -296,7 +296,7 @@ func (d *Dnstap) describe() []string {
 	return values
 }
 
-// Key is equal for directives that can share a connection.
+// Key is equal for directives that share a connection.
 func (d *Dnstap) Key() string { return fmt.Sprintf("dnstap %q", d.describe()) }
 
 func onOff(b bool) string {

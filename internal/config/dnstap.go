@@ -30,7 +30,7 @@ func parseDnstap(b *Block, s statement) error {
 	return s.eachOption(nil, d.parseOption)
 }
 
-// setReader reads the SOCKET.
+// setReader parses SOCKET.
 func (d *Dnstap) setReader(s statement) error {
 	scheme, rest, ok := strings.Cut(s.args[0].text, "://")
 	if !ok {

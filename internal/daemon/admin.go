@@ -114,7 +114,7 @@ func openAdmin(ctx context.Context, addr string) (*adminServer, error) {
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       time.Minute,
 	}
-	s.http.RegisterOnShutdown(cancel) // Close ends requests by itself
+	s.http.RegisterOnShutdown(cancel) // Close does so itself
 	return s, nil
 }
 

@@ -33,7 +33,7 @@ type app struct {
 	endpoints []endpoint
 	caches    []cacheOf
 	pools     map[string]bool // keys in builder.pools
-	taps      map[string]bool // keys in builder.taps
+	taps      map[string]bool // keys of builder.taps in use
 	// usesEndpoints: one of the pools uses the endpoints of the cluster's DNS.
 	usesEndpoints bool
 	hosts         []*hostsFile

@@ -179,7 +179,7 @@ func (d *daemon) startRedirect(ctx context.Context) error {
 func (d *daemon) withdrawRedirect(context.Context) error { return d.redirect.Withdraw() }
 
 // checkAnswers sends to every address, through its socket, a query that needs no
-// upstream. On a node without enough CPU, all may take long.
+// upstream. On a node without enough CPU, each of them is slow.
 func (d *daemon) checkAnswers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -15,8 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
-// taps owns the connections to dnstap readers, by the settings of their directive. Its
-// methods belong to one goroutine.
+// taps owns the connections to dnstap readers. A key is the settings of a directive. One
+// goroutine calls its methods.
 type taps struct {
 	base
 	limit    int64 // bytes of all queues
@@ -35,7 +35,7 @@ func newTaps(b base, limit int64) *taps {
 	return t
 }
 
-// tapList is the readers of a block.
+// tapList has the readers of a block.
 type tapList []*dnstap.Tap
 
 // open returns the taps of block and their key. It marks them in keep.
@@ -52,7 +52,7 @@ func (t *taps) open(block *config.Block, keep map[string]bool) (list tapList, ke
 	return list, key
 }
 
-// divide gives each tap an equal part of the limit.
+// divide gives each tap an equal share of the limit.
 func (t *taps) divide() {
 	for _, tap := range t.byKey {
 		tap.SetLimit(int(t.limit) / len(t.byKey))
@@ -95,12 +95,12 @@ func (t *taps) retain(keep map[string]bool) {
 	t.divide()
 }
 
-// clients returns the Tap of the clients of a zone, nil if there is none.
+// clients returns the Tap for messages of clients of a zone, or nil.
 func (l tapList) clients(zone string) upstream.Tap {
 	return l.tap(zone, dnstap.ClientQuery, dnstap.ClientResponse)
 }
 
-// forwarder returns the Tap of the upstreams of a zone, nil if there is none.
+// forwarder returns the Tap for messages of upstreams of a zone, or nil.
 func (l tapList) forwarder(zone string) upstream.Tap {
 	return l.tap(zone, dnstap.ForwarderQuery, dnstap.ForwarderResponse)
 }

@@ -5,13 +5,13 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// metrics are values of counters and gauges, by the name of the metric.
+// metrics has the values of counters and gauges, by the name of the metric.
 type metrics struct {
 	families     map[string][]*dto.Metric
 	label, value string // those without it are left out, unless label is empty
 }
 
-// gather reads all metrics. A metric that cannot be read is missing.
+// gather reads all metrics. It leaves out metrics that cannot be read.
 func gather(from prometheus.Gatherer) metrics {
 	m := metrics{families: make(map[string][]*dto.Metric)}
 	all, _ := from.Gather()
@@ -21,7 +21,7 @@ func gather(from prometheus.Gatherer) metrics {
 	return m
 }
 
-// where returns the metrics that have the value of a label.
+// where returns the metrics with this value of a label.
 func (m metrics) where(label, value string) metrics {
 	m.label, m.value = label, value
 	return m
@@ -48,7 +48,7 @@ func (m metrics) sum(name string) (n uint64) {
 	return n
 }
 
-// labelOf returns the value of a label, "" if there is none.
+// labelOf returns the value of a label, or "".
 func labelOf(s *dto.Metric, name string) string {
 	for _, l := range s.GetLabel() {
 		if l.GetName() == name {

@@ -41,7 +41,7 @@ const (
 	reservedFiles              = 40                 // log, event loops, netlink, BPF, admin endpoints and their requests
 	minQueue, maxQueue         = 256 << 10, 8 << 20 // bytes of a UDP receive queue
 	maxUnread                  = 64 << 20           // bytes of replies that TCP clients do not read
-	maxTaps                    = 4 << 20            // bytes of messages that dnstap readers do not read
+	maxTaps                    = 4 << 20            // bytes of messages that wait for dnstap readers
 	minBudget, maxBudget       = 2 << 20, 512 << 20
 	unknownBudget              = 64 << 20 // without a memory limit
 	minHeap              int64 = 12 << 20 // with less, the garbage collector runs all the time
@@ -54,7 +54,7 @@ type resources struct {
 	workers   int   // UDP sockets of an address
 	addresses int   // on which the server listens
 	pools     int
-	taps      bool // there are dnstap readers
+	taps      bool // whether there are dnstap readers
 }
 
 // resources returns those of this process for a Corefile.
@@ -97,7 +97,7 @@ type limits struct {
 	workers                 int   // UDP sockets of an address
 	queue                   int64 // bytes of the receive queue of each
 	unread                  int64 // bytes of replies that TCP clients do not read
-	taps                    int64 // bytes of messages that dnstap readers do not read
+	taps                    int64 // bytes of messages that wait for dnstap readers
 	misses, missesPerClient int
 	conns, connsPerClient   int // TCP connections of clients on an address
 	upstreamSockets         int // UDP, of all pools

@@ -60,10 +60,10 @@ type Options struct {
 	Supervisor     *supervise.Heartbeat // nil: there is no supervisor
 }
 
-// StatusOptions are those of the endpoint that reports the daemon's state.
+// StatusOptions configure the endpoint that reports the daemon's state.
 type StatusOptions struct {
 	Address   string // host:port; empty: off
-	TokenFile string // empty: none, which needs a loopback address
+	TokenFile string // empty: no token, which requires a loopback address
 }
 
 // RedirectOptions are the settings of redirection that differ from node to node.

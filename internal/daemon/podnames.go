@@ -12,13 +12,13 @@ import (
 )
 
 // cniResults is the directory in which the container runtime's libcni keeps a file for
-// each pod's network, with the pod's name and addresses. Only root can read it, and a
-// container has it only if it is mounted.
+// each pod's network, with the pod's name and addresses. Only root can read it. A
+// container must mount it.
 const cniResults = "/var/lib/cni/results"
 
 const (
-	maxCNIResults = 1024      // files that are read
-	maxCNIResult  = 256 << 10 // bytes of one
+	maxCNIResults = 1024      // files to read
+	maxCNIResult  = 256 << 10 // bytes of a file
 	podNamesAge   = 10 * time.Second
 )
 
@@ -26,13 +26,13 @@ const (
 type podNames struct {
 	dir string
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	read   time.Time
-	files  map[string]podNetwork // by file name; a file does not change
+	files  map[string]podNetwork // by file name; libcni does not change a file
 	byAddr map[netip.Addr]string // NAMESPACE/NAME
 }
 
-// podNetwork is one file.
+// podNetwork is the content of a file.
 type podNetwork struct {
 	pod   string // NAMESPACE/NAME, empty if the file has none
 	addrs []netip.Addr
@@ -40,7 +40,7 @@ type podNetwork struct {
 
 func newPodNames(dir string) *podNames { return &podNames{dir: dir} }
 
-// of returns NAMESPACE/NAME of the pod with an address, or "".
+// of returns NAMESPACE/NAME of the pod with this address, or "".
 func (p *podNames) of(addr netip.Addr) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *podNames) of(addr netip.Addr) string {
 	return p.byAddr[addr]
 }
 
-// update reads the files that are new. p.mu is held.
+// update reads new files. p.mu is held.
 func (p *podNames) update() {
 	entries, _ := os.ReadDir(p.dir) // without the directory, there are no names
 	files := make(map[string]podNetwork)
@@ -62,7 +62,7 @@ func (p *podNames) update() {
 			n = readPodNetwork(filepath.Join(p.dir, e.Name()))
 		}
 		if n.pod == "" {
-			continue // it may be half written
+			continue // libcni may not have finished writing it
 		}
 		files[e.Name()] = n
 		for _, a := range n.addrs {

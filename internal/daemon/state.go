@@ -19,7 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/state"
 )
 
-// reporter makes the State of the daemon, from its metrics and from its parts. Its
+// reporter makes the State of the daemon from its metrics and components. Its
 // methods are safe for concurrent use.
 type reporter struct {
 	base
@@ -35,7 +35,7 @@ type reporter struct {
 	inUse    atomic.Pointer[config.Config] // nil: none yet
 
 	rotating sync.WaitGroup
-	end      func() // ends rotating
+	end      func() // ends the goroutine that rotates
 
 	mu   sync.Mutex // guards last
 	last state.State
@@ -50,7 +50,7 @@ func newReporter(b base, probes *probeState, p *pools, r *redirect.Redirector, f
 	}
 }
 
-// start ends the intervals of the statistics.
+// start starts the goroutine that rotates the statistics.
 func (r *reporter) start(ctx context.Context) error {
 	ctx, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	r.rotating.Go(func() {
@@ -77,10 +77,10 @@ func (r *reporter) stop(context.Context) error {
 // use makes later States report cfg.
 func (r *reporter) use(cfg *config.Config) { r.inUse.Store(cfg) }
 
-// stateAge is for how long all viewers get the same counters.
+// stateAge is the time for which all viewers get the same counters.
 const stateAge = time.Second / 2
 
-// state returns the State, with the lists of a zone, or of all if zone is empty. The
+// state returns the State with the lists of a zone, or of all zones if zone is empty. The
 // caller must not modify it.
 func (r *reporter) state(zone string) state.State {
 	r.mu.Lock()
@@ -117,7 +117,7 @@ func (r *reporter) measure() state.State {
 	return s
 }
 
-// zones returns the zones in use, and those before that got queries.
+// zones returns the zones in use, and earlier zones that got queries.
 func (r *reporter) zones(m metrics) []state.Zone {
 	zones := make(map[string]*state.Zone)
 	of := func(name string) *state.Zone {
@@ -156,7 +156,7 @@ func (r *reporter) zones(m metrics) []state.Zone {
 	return list
 }
 
-// latencies returns those of hits and misses of a zone.
+// latencies returns the latencies of hits and of misses of a zone.
 func (r *reporter) latencies(zone string) (hit, miss state.Latency) {
 	h, m := r.queries.Latency(r.queries.Zone(zone))
 	return latency(h.Count, h.P50, h.P90, h.P99), latency(m.Count, m.P50, m.P90, m.P99)
@@ -184,8 +184,7 @@ func (r *reporter) upstreams(m metrics, cfg *config.Config) []state.Upstream {
 	return all
 }
 
-// zonesOf names the zones that use a forward: its own, or those of the server blocks
-// that have it.
+// zonesOf returns the zones that use a forward: its own, or those of its server blocks.
 func zonesOf(cfg *config.Config, f *config.Forward) string {
 	if f.From != "." {
 		return f.From
@@ -237,13 +236,13 @@ func (r *reporter) fastpath(m metrics, cfg *config.Config) state.Fastpath {
 	return f
 }
 
-// problems lists what fails now.
+// problems lists current failures.
 func problems(s *state.State, m metrics) []string {
 	all := []string{}
 	if m.has("nodens_config_last_reload_successful") && m.sum("nodens_config_last_reload_successful") == 0 {
 		all = append(all, "the last reload failed; the configuration before it is in use, see the log")
 	}
-	down := make(map[string]bool) // zones all of whose upstreams are
+	down := make(map[string]bool) // zones whose upstreams are all down
 	for _, u := range s.Upstreams {
 		if before, seen := down[u.Zone]; !seen || before {
 			down[u.Zone] = !u.Healthy

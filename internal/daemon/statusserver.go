@@ -41,16 +41,16 @@ func newStatusServer(b base, r *reporter) *statusServer {
 	}
 }
 
-// examineNode examines what this process can: the node, and no pod, whose network
-// namespace it may not enter.
+// examineNode examines the node but no pods, since this process may not enter their
+// network namespaces.
 func examineNode(ctx context.Context, o *Options) *doctor.Report {
-	r := doctor.Examine(ctx, o.DoctorConfig(func(error) {})) // each reload logs the warnings
+	r := doctor.Examine(ctx, o.DoctorConfig(func(error) {})) // a reload logs the warnings
 	r.Unexamined = append(r.Unexamined, "pods: run nodens doctor on the node")
 	return r
 }
 
-// CheckStatus returns an error if -status-address is wrong, or would show every pod
-// what the others query.
+// CheckStatus returns an error if -status-address is invalid, or if pods could read the
+// queries of other pods there.
 func (o *Options) CheckStatus() error {
 	a := o.Status.Address
 	if a == "" {
@@ -78,7 +78,7 @@ func isLoopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// endpoints are those of -status-address. Serving DNS does not depend on them.
+// endpoints serves -status-address. DNS does not depend on it.
 func (s *statusServer) endpoints() []endpoint {
 	if s.opts.Status.Address == "" {
 		return nil
@@ -95,14 +95,14 @@ func (s *statusServer) endpoints() []endpoint {
 }
 
 // guard refuses requests that change something and, on a loopback address, those for
-// another host: a browser sends them after DNS rebinding. It needs no token, so h must
-// show nothing of the daemon.
+// another host, which a browser sends after DNS rebinding. It checks no token, so h must
+// not show any of the daemon's state.
 func (s *statusServer) guard(h http.Handler) http.Handler {
 	host, _, _ := net.SplitHostPort(s.opts.Status.Address)
 	local := isLoopback(host)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
-		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'") // the page has its own
+		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'") // the page sets its own
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Referrer-Policy", "no-referrer")
 		header.Set("Cache-Control", "no-store")
@@ -127,8 +127,8 @@ func hostOf(header string) string {
 	return strings.Trim(header, "[]")
 }
 
-// withToken lets only requests with the token of -status-token-file pass, if there is
-// one. The file is read each time, because the kubelet renews a mounted Secret.
+// withToken refuses requests without the token of -status-token-file, if that is set. It
+// reads the file for each request, because the kubelet updates a mounted Secret.
 func (s *statusServer) withToken(h http.Handler) http.Handler {
 	if s.opts.Status.TokenFile == "" {
 		return h
@@ -148,26 +148,26 @@ func (s *statusServer) withToken(h http.Handler) http.Handler {
 	})
 }
 
-// equalSecrets takes a time that does not depend on the texts.
+// equalSecrets compares in a time that does not depend on the content.
 func equalSecrets(a, b string) bool {
 	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// serveState writes the state once. ?zone=NAME restricts the lists to a zone.
+// serveState writes the state once. ?zone=NAME selects the lists of a zone.
 func (s *statusServer) serveState(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(s.reporter.state(r.URL.Query().Get("zone")))
 }
 
 // serveEvents writes the state each second as a server-sent event, until the client
-// leaves or does not read for statusWrite.
+// disconnects or does not read for statusWrite.
 func (s *statusServer) serveEvents(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.followers <- struct{}{}:
 		defer func() { <-s.followers }()
 	default:
-		http.Error(w, fmt.Sprintf("%d clients follow the state already", maxFollowers), http.StatusServiceUnavailable)
+		http.Error(w, fmt.Sprintf("%d clients already follow the state", maxFollowers), http.StatusServiceUnavailable)
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")

@@ -82,7 +82,7 @@ func TestState(t *testing.T) {
 	}
 }
 
-// Only requests that read, name the address and have the token get an answer.
+// The server answers only GET requests with the right host and token.
 func TestStatusIsGuarded(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
@@ -148,7 +148,7 @@ ip6.arpa {
 	}
 }
 
-// The page has no data, so that it can ask for the token.
+// The page needs no token: it has no data and prompts for the token.
 func TestPageNeedsNoToken(t *testing.T) {
 	s := newTestStatus(t, StatusOptions{Address: "0.0.0.0:9354", TokenFile: "/nonexistent"})
 	for path, want := range map[string]int{"/": 200, "/else": 404, "/api/v1/findings": 500} {
@@ -163,7 +163,7 @@ func TestPageNeedsNoToken(t *testing.T) {
 	}
 }
 
-// The 17th client of the event stream is refused, until one leaves.
+// The server refuses the 17th client of the event stream until another disconnects.
 func TestEventsAreBounded(t *testing.T) {
 	s := newTestStatus(t, StatusOptions{Address: "127.0.0.1:9354"})
 	web := serveStatus(t, s)
@@ -203,7 +203,8 @@ func TestCheckStatus(t *testing.T) {
 	}
 }
 
-// A daemon whose address is taken serves without it. Shutdown ends event streams.
+// If another process uses the status address, the daemon serves without it. Shutdown ends
+// event streams.
 func TestStatusAddressIsOptional(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0") // without SO_REUSEPORT
 	if err != nil {

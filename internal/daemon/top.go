@@ -7,7 +7,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/state"
 )
 
-// top returns the lists of a zone, or of all zones if it is empty.
+// top returns the lists of a zone, or of all zones if zone is empty.
 func (r *reporter) top(zone string) map[string]state.TopLists {
 	all := make(map[string]state.TopLists)
 	for i, window := range state.Windows() {

@@ -11,7 +11,8 @@ import (
 	framestream "github.com/farsightsec/golang-framestream"
 )
 
-// run sends the queue until stopped is done, over one connection after the other.
+// run connects to the reader and sends the queue until stopped is done. It connects again
+// after an error.
 func (t *Tap) run(stopped, killed context.Context) {
 	defer close(t.done)
 	var rest []byte // not sent yet
@@ -83,7 +84,8 @@ func (t *Tap) connect(stopped, killed context.Context) (*connection, error) {
 	return c, nil
 }
 
-// close closes c; properly: it tells the reader, and waits until the reader has read all.
+// close closes c. If properly is true, it first sends STOP and waits until the reader has
+// read everything.
 func (c *connection) close(properly bool) {
 	if properly {
 		_ = c.frames.Close()
@@ -114,7 +116,7 @@ func (c *connection) serve(stopped context.Context, rest []byte) ([]byte, error)
 	}
 }
 
-// gather waits a little for more messages to send together.
+// gather waits up to flushDelay for more messages, to send them together.
 func (c *connection) gather(stopped context.Context) {
 	timer := time.NewTimer(flushDelay)
 	defer timer.Stop()
@@ -125,8 +127,8 @@ func (c *connection) gather(stopped context.Context) {
 	}
 }
 
-// send writes the frames of b and returns those that were not sent completely. After
-// that the memory of b may be used again.
+// send writes the frames of b and returns those that were not sent completely. The
+// caller may then reuse the memory of b.
 func (c *connection) send(b []byte) ([]byte, error) {
 	c.written = 0
 	var err error

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Protocol is what a message was sent over.
+// Protocol is the transport of a message.
 type Protocol = pb.SocketProtocol
 
 // The protocols that nodens uses.
@@ -20,7 +20,7 @@ const (
 	TLS = pb.SocketProtocol_DOT
 )
 
-// Type is who sent a message to whom.
+// Type says which party sent the message and which received it.
 type Type = pb.Message_Type
 
 // The types of messages that nodens sends.

@@ -26,26 +26,26 @@ type Config struct {
 // Tap sends messages to one reader. Its methods are safe for concurrent use.
 type Tap struct {
 	cfg  Config
-	wake chan struct{} // there are frames, or many; capacity 1
+	wake chan struct{} // the queue is no longer empty, or half full; capacity 1
 	stop context.CancelFunc
-	kill context.CancelFunc // ends what is still being sent
+	kill context.CancelFunc // closes the connection
 	done chan struct{}
 
 	mu      sync.Mutex
-	limit   int       // bytes of queue
+	limit   int       // of queue, in bytes
 	queue   []byte    // payloads, each with its length (4 bytes, big endian) in front
-	full    bool      // the queue was full, and is so still
-	dropped time.Time // of the last message; zero: none since the last log line
-	count   int       // messages dropped since then
+	full    bool      // the queue is full until the next take
+	dropped time.Time // time of the last drop; zero: none since the last log line
+	count   int       // messages dropped since the last log line
 }
 
 const (
 	flushDelay   = 10 * time.Millisecond // to send messages together
-	writeTimeout = 5 * time.Second       // then the reader counts as dead
-	closeTimeout = time.Second           // for the queue at the end
+	writeTimeout = 5 * time.Second       // after it, the reader counts as dead
+	closeTimeout = time.Second           // time to send the queue when the Tap closes
 	minBackoff   = 100 * time.Millisecond
 	maxBackoff   = 5 * time.Second
-	recovered    = 10 * time.Second // without drops
+	recovered    = 10 * time.Second // time without drops until caughtUp logs
 )
 
 // New makes a Tap and starts to connect. Its memory is at most limit bytes.
@@ -58,14 +58,15 @@ func New(c Config, limit int) *Tap {
 	return t
 }
 
-// SetLimit changes the limit of New. Half of it waits while the other is being sent.
+// SetLimit changes the limit of New. One half is for the queue, the other for the
+// messages that are being sent.
 func (t *Tap) SetLimit(bytes int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.limit = bytes / 2
 }
 
-// Close sends what is queued, for at most a second.
+// Close sends the queue, for at most closeTimeout, and closes the connection.
 func (t *Tap) Close() {
 	t.stop()
 	defer time.AfterFunc(closeTimeout, t.kill).Stop()
@@ -82,7 +83,7 @@ func (t *Tap) Send(m *Message) {
 	var err error
 	if !full {
 		if payload, err = t.encode(m); err != nil {
-			return // the fields are always valid
+			return // does not happen: the fields are valid
 		}
 	}
 	if t.add(payload) {
@@ -90,8 +91,8 @@ func (t *Tap) Send(m *Message) {
 	}
 }
 
-// add queues payload, nil if the queue is full. It reports whether this is the first
-// message that is dropped.
+// add queues payload, or drops it if it is nil or the queue is full. It reports whether
+// this is the first drop since the last log line.
 func (t *Tap) add(payload []byte) (first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,7 +117,7 @@ func (t *Tap) add(payload []byte) (first bool) {
 	return false
 }
 
-// take returns the queue and makes spare the next one.
+// take returns the queue. The next queue uses the memory of spare.
 func (t *Tap) take(spare []byte) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()

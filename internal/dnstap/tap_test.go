@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// newTap makes a Tap of a socket in a new directory.
+// newTap makes a Tap that sends to a socket in a new directory.
 func newTap(t *testing.T, limit int) (*Tap, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -62,7 +62,7 @@ func read(t *testing.T, l net.Listener, n int) (all []*pb.Message) {
 	return all
 }
 
-// TestReaderReturns sends to a reader that comes late, dies and returns.
+// TestReaderReturns sends to a reader that starts late, dies and starts again.
 func TestReaderReturns(t *testing.T) {
 	tap, path := newTap(t, 1<<20)
 	for range 2 {

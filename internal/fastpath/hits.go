@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// reportInterval is how often the kernel's answers are reported.
+// reportInterval is the time between two reports of the kernel's answers.
 const reportInterval = 5 * time.Second
 
 // reportHits reports the kernel's answers until ctx is done.

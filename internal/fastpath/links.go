@@ -161,8 +161,8 @@ func (f *linkFollower) wantedLinks() (wanted, bridges map[int]bool, err error) {
 	return wanted, bridges, nil
 }
 
-// podLinks returns the interfaces of a type, veth or netkit, whose other ends are in other
-// network namespaces, except for uplinks: in a node that is a container, the uplink may be
+// podLinks returns the interfaces of a kind, veth or netkit, whose other ends are in other
+// network namespaces. It leaves out uplinks: if the node is a container, its uplink may be
 // a veth, too.
 func podLinks(kind string) ([]netlink.Link, error) {
 	links, err := netlink.LinkList()

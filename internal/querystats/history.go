@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Interval is how often Rotate has to be called.
+// Interval is the time between two calls of Rotate.
 const Interval = 15 * time.Second
 
-// history has the lists of the intervals before: of four intervals, of five minutes, and
-// of parts of ten minutes.
+// history has the lists of past intervals: of the last four intervals, of the last five
+// minutes, and of parts of ten minutes.
 type history struct {
 	mu       sync.Mutex
 	quarters ring[[4]slot]
@@ -19,7 +19,7 @@ type history struct {
 	tens     ring[[7]slot]
 }
 
-// ring has slots in the order of the time.
+// ring has slots in the order of time, and overwrites the oldest.
 type ring[T any] struct {
 	slots T
 	next  int // number of slots that were filled
@@ -34,7 +34,7 @@ const (
 	kinds
 )
 
-// slot has the lists of a time that has passed.
+// slot has the lists of a past period.
 type slot struct {
 	start, end time.Time
 	queries    [maxZones]uint64
@@ -44,7 +44,7 @@ type slot struct {
 	slow       [96]entry
 	lists      [kinds]struct {
 		n   int    // entries in use
-		cut uint64 // no value that is not in the list has more weight
+		cut uint64 // upper bound of the weight of a value that is not in the list
 	}
 }
 
@@ -66,7 +66,8 @@ func (v *interval) sets(kind int) []set {
 	return [kinds][]set{v.names[:], v.clients[:], v.denied[:], v.slow[:]}[kind]
 }
 
-// list returns the values of a list, and the most weight of a value that is not in it.
+// list returns the values of a list, and an upper bound of the weight of a value that is
+// not in it.
 func (v *interval) list(kind int) (all []entry, cut uint64) {
 	sets := v.sets(kind)
 	for i := range sets {
@@ -89,7 +90,7 @@ func (v *interval) list(kind int) (all []entry, cut uint64) {
 	return all, cut
 }
 
-// Rotate ends an interval. Call it each Interval.
+// Rotate ends an interval. The caller calls it once per Interval.
 func (s *Stats) Rotate(now time.Time) {
 	h := &s.past
 	h.mu.Lock()
@@ -114,7 +115,7 @@ func (s *Stats) Rotate(now time.Time) {
 	if h.minutes.next++; h.minutes.next%5 != 0 {
 		return
 	}
-	ten := &h.tens.slots[h.tens.next/2%7] // filled twice
+	ten := &h.tens.slots[h.tens.next/2%7] // each is filled twice
 	parts := last(h.minutes.slots[:], 5, 5)
 	if h.tens.next%2 == 1 {
 		before := *ten
@@ -124,8 +125,8 @@ func (s *Stats) Rotate(now time.Time) {
 	h.tens.next++
 }
 
-// last returns the slots that were filled last, at most n of them, when next slots have
-// been filled.
+// last returns the slots that were filled last, at most n. next is the number of slots
+// that were filled since the start.
 func last(slots []slot, next, n int) (all []*slot) {
 	for i := max(next-n, 0); i < next; i++ {
 		all = append(all, &slots[i%len(slots)])
@@ -154,7 +155,7 @@ func (s *slot) fill(v *interval, now time.Time, parts []*slot) {
 	}
 }
 
-// sum is the sum of several times.
+// sum is the sum of several periods.
 type sum struct {
 	covers  time.Duration // without that of the interval
 	queries [maxZones]uint64
@@ -180,8 +181,8 @@ func add(v *interval, parts []*slot) *sum {
 	return t
 }
 
-// addLists adds lists of a kind. A value that a part does not list may have up to the
-// part's cut there, which is added to its error.
+// addLists adds lists of a kind. If a part does not list a value, the value may have up
+// to the part's cut there. addLists adds the cut to the value's error.
 func addLists(v *interval, parts []*slot, kind int) ([]*entry, uint64) {
 	type value struct {
 		entry

@@ -3,8 +3,8 @@ package querystats
 import "time"
 
 // Durations are counted in buckets of an eighth octave, from 2^firstOctave ns (1 µs) to
-// 2^34 ns (17 s). The first bucket has what is shorter, too, and the last one what is
-// longer.
+// 2^34 ns (17 s). Shorter durations are in the first bucket, longer ones in the last
+// one.
 const (
 	firstOctave = 10
 	buckets     = (34 - firstOctave) * 8
@@ -16,7 +16,7 @@ func middle(bucket int) time.Duration {
 	return time.Duration(17+2*(bucket%8)) << (firstOctave + bucket/8 - 4)
 }
 
-// latencies are those of the present half minute and of the two before.
+// latencies has the durations of the current half minute and of the two before.
 type latencies struct {
 	slots [3]struct{ hits, misses [maxZones][buckets]uint32 }
 	now   int

@@ -14,7 +14,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/server/dnsname"
 )
 
-// All statistics together have one budget.
+// All statistics fit into one budget.
 func TestBudget(t *testing.T) {
 	const names = maxZones * (maxName + int(unsafe.Sizeof("")))
 	if n := int(unsafe.Sizeof(Stats{})) + names; n > 2<<20 {
@@ -33,7 +33,7 @@ func packed(t *testing.T, name string) []byte {
 	return b
 }
 
-// stream is a Zipf stream of names, with as many names that are asked for once.
+// stream is a Zipf stream of names, with as many names that are queried once.
 type stream struct {
 	stats   *Stats
 	zone    Zone
@@ -55,7 +55,7 @@ func newStream(t *testing.T) *stream {
 	return s
 }
 
-// batch asks for n names at once.
+// batch queries n names at once.
 func (s *stream) batch(n int, now time.Time) {
 	var samples [64]Sample
 	chosen := 0
@@ -113,8 +113,8 @@ func (s *stream) check(t *testing.T, l Lists) {
 	}
 }
 
-// In a stream that is sampled, and in one that is not, names with more than 1% of the
-// queries are within 5%.
+// Counts of names with more than 1% of the queries are within 5%, with and without
+// sampling.
 func TestNamesAreExact(t *testing.T) {
 	for _, rate := range []int{2_000, 40_000} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestNamesAreExact(t *testing.T) {
 	}
 }
 
-// The lists of an hour are made of those of shorter times.
+// The lists of an hour are sums of those of shorter periods.
 func TestHour(t *testing.T) {
 	s := newStream(t)
 	now := start
@@ -158,7 +158,7 @@ func TestHour(t *testing.T) {
 	s.check(t, s.stats.Top("", Hour, now))
 }
 
-// Windows keep their length, and forget what is older.
+// Windows keep their length and expire older queries.
 func TestWindows(t *testing.T) {
 	s := New(start)
 	zone := s.Zone(".")
@@ -178,7 +178,7 @@ func TestWindows(t *testing.T) {
 			t.Errorf("window %d: %+v", i, l)
 		}
 	}
-	for i, after := range []int{4, 4*5 + 3, 4*70 + 23} { // rotations after which nothing old is left
+	for i, after := range []int{4, 4*5 + 3, 4*70 + 23} { // rotations after which all queries have expired
 		for range after {
 			ask(young)
 		}
@@ -253,12 +253,12 @@ func TestSmallZone(t *testing.T) {
 	}
 }
 
-// The error bound of a name that a list lost for a while covers the loss.
+// A list evicts a name for a while. The name's error bound covers the loss.
 func TestErrorBound(t *testing.T) {
 	s, now := New(start), start
 	zone := s.Zone(".")
 	name := packed(t, "name.example.")
-	for _, n := range []uint32{100, 1} { // in the second interval, others drive it out
+	for _, n := range []uint32{100, 1} { // in the second interval, other names evict it
 		for i := range 2000 {
 			s.AddAnswered(packed(t, fmt.Sprintf("%d.example.", i)), zone, false, 2)
 		}

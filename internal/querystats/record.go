@@ -1,11 +1,11 @@
 // Package querystats keeps statistics of queries in a fixed amount of memory: the most
-// frequent names and clients, the names that do not exist and those that make clients
-// wait, by zone, of the last minute, 5 minutes and hour; and the latencies of the last
+// frequent names and clients, the names that do not exist and the names with the longest
+// waits, by zone, of the last minute, 5 minutes and hour; and the latencies of the last
 // minute.
 //
 // Replies from the cache are sampled: about sampleRate a second are counted, each with
-// the weight of those that it stands for. Below 1.5 times that rate, all are. Above, a
-// minute has at least 450,000 samples. So the standard deviation of a name with a share p
+// the number of replies that it represents as its weight. Below 1.5 times that rate,
+// every reply is counted. Above it, a minute has at least 450,000 samples. So the standard deviation of a name with a share p
 // of the queries is at most sqrt((1-p)/p/450,000) of its count: 1.5% for p = 1%.
 package querystats
 
@@ -18,18 +18,18 @@ import (
 	"time"
 )
 
-// sampleRate is the number of samples a second in a stream that is sampled. A sample
-// costs about 0.3 µs, so they use at most 0.5% of a CPU.
+// sampleRate is the number of samples a second when replies are sampled. A sample costs
+// about 0.3 µs (BenchmarkBatch), so samples use at most 0.5% of a CPU.
 const sampleRate = 10_000
 
-// Stats are the statistics of one process. Its methods are safe for concurrent use. The
-// struct and the names of maxZones zones are all of its memory.
+// Stats are the statistics of one process. Its methods are safe for concurrent use. Its
+// memory is the struct and the names of maxZones zones.
 type Stats struct {
 	seed   maphash.Seed
-	stride atomic.Uint32 // one of so many replies is sampled
+	stride atomic.Uint32 // one of this number of replies is sampled
 
-	mu    sync.Mutex // guards what follows; held for a microsecond per sample at most
-	total uint64     // weight since adjusted
+	mu    sync.Mutex // guards the fields below; held for at most a microsecond per sample
+	total uint64     // weight since the last adjustment of stride
 	since time.Time  // when stride was adjusted
 	live  *interval
 	spare *interval // empty, or used by Rotate
@@ -55,7 +55,7 @@ type Sample struct {
 	Name     []byte // of the question, in wire format; Add does not keep it
 	Client   netip.Addr
 	Zone     Zone
-	Weight   uint32 // the number of replies that it stands for
+	Weight   uint32 // the number of replies that it represents
 	NXDomain bool   // the reply denies the name
 	Waited   bool   // the reply is not from the cache
 }
@@ -69,10 +69,10 @@ func New(now time.Time) *Stats {
 	return s
 }
 
-// Sampler chooses the replies of one goroutine that are counted. The zero value chooses
-// the next one.
+// Sampler chooses which replies of one goroutine are counted. The zero value chooses the
+// next one.
 type Sampler struct {
-	skip   uint32 // replies to leave out
+	skip   uint32 // replies to skip
 	random uint64
 }
 
@@ -89,7 +89,7 @@ func (p *Sampler) Next(s *Stats) (weight uint32, ok bool) {
 	return weight, true
 }
 
-// Add counts replies that were made now, and that took as long.
+// Add counts replies that were made now. Each of them took the time took.
 func (s *Stats) Add(samples []Sample, took time.Duration, now time.Time) {
 	took = max(took, 1<<firstOctave)
 	octave := bits.Len64(uint64(took)) - 1
@@ -114,7 +114,8 @@ func (s *Stats) Add(samples []Sample, took time.Duration, now time.Time) {
 	s.mu.Unlock()
 }
 
-// AddAnswered counts n answers to a question that others gave, of unknown clients.
+// AddAnswered counts n answers that the kernel gave to a question. Their clients are
+// unknown.
 func (s *Stats) AddAnswered(name []byte, z Zone, denied bool, n uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,11 +156,11 @@ func (s *Stats) count(r *Sample, took time.Duration) {
 
 const (
 	maxName  = 255 // bytes of a name in wire format (RFC 1035 §2.3.4)
-	keyBytes = 82  // of a key are kept; of a longer name, the end is lost
-	ways     = 8   // values with the same place
+	keyBytes = 82  // of a key that are kept; a longer name loses its end
+	ways     = 8   // values of a set
 )
 
-// set counts the most frequent values with the same place by the space-saving algorithm
+// set counts the most frequent values of one hash bucket by the space-saving algorithm
 // (Metwally, Agrawal, El Abbadi 2005): a new value replaces the one with the least
 // weight, and inherits that weight as its error.
 type set struct {
@@ -169,8 +170,8 @@ type set struct {
 
 // item is the rest of a value.
 type item struct {
-	err   uint64 // the weight is at most that much too high
-	count uint32 // queries since the value is in the set
+	err   uint64 // upper bound of the excess of the weight
+	count uint32 // queries since the value entered the set
 	zone  Zone
 	size  uint8 // of the whole key
 	key   [keyBytes]byte

@@ -13,22 +13,22 @@ const listed = 50
 
 // Lists are the most frequent values of one window. The largest come first.
 type Lists struct {
-	Covers                       time.Duration // the time that the lists are about
+	Covers                       time.Duration // the period of the lists
 	Queries                      uint64
 	Names, Clients, Denied, Slow []Value
 }
 
 // Value is one value of a list.
 type Value struct {
-	Name    string     // in presentation form; of a client empty
-	Client  netip.Addr // of a name invalid
+	Name    string     // in presentation form; empty for a client
+	Client  netip.Addr // invalid for a name
 	Zone    string     // of a name
 	Queries uint64
-	Error   uint64        // Queries differs by at most that much, apart from the sampling
-	Waited  time.Duration // of Slow: all replies together, at least; Queries is then a lower bound, too
+	Error   uint64        // upper bound of the error of Queries, without the sampling error
+	Waited  time.Duration // of Slow: lower bound of the sum of all waits; Queries is then a lower bound, too
 }
 
-// Window is a time that ends now.
+// Window is a period that ends now.
 type Window int
 
 // The windows of Top.
@@ -38,8 +38,8 @@ const (
 	Hour
 )
 
-// Top returns the lists of a window, of the zone with the name, or of all zones if name is
-// empty.
+// Top returns the lists of a window for the zones with this name, or for all zones if
+// name is empty.
 func (s *Stats) Top(name string, w Window, now time.Time) Lists {
 	h := &s.past
 	h.mu.Lock()
@@ -52,7 +52,7 @@ func (s *Stats) Top(name string, w Window, now time.Time) Lists {
 	return sum.show(s.zoneNames(), name)
 }
 
-// window returns the slots of a window, without the present interval.
+// window returns the slots of a window, without the current interval.
 func (h *history) window(w Window) []*slot {
 	quarters := last(h.quarters.slots[:], h.quarters.next, 4)
 	if w == Minute {
@@ -67,7 +67,7 @@ func (h *history) window(w Window) []*slot {
 	return slices.Concat(recent, since, last(h.tens.slots[:], (h.tens.next+1)/2, 7))
 }
 
-// show returns the lists of the zones with the name, or of all.
+// show returns the lists of the zones with this name, or of all zones.
 func (t *sum) show(zones []string, name string) Lists {
 	l := Lists{Covers: t.covers}
 	wanted := func(z Zone) bool { return name == "" || zones[z] == name }
@@ -93,7 +93,7 @@ func (t *sum) show(zones []string, name string) Lists {
 	return l
 }
 
-// clients adds up the entries of each client over the zones.
+// clients sums the entries of each client over all zones.
 func clients(list []*entry) []Value {
 	var all []Value
 	at := make(map[netip.Addr]int)
@@ -112,7 +112,7 @@ func clients(list []*entry) []Value {
 	return all[:min(len(all), listed)]
 }
 
-// name returns the name in presentation form. One whose end is lost ends with "…".
+// name returns the name in presentation form. A name without its end ends with "…".
 func (e *entry) name() string {
 	if int(e.size) <= len(e.key) {
 		return dnsname.String(e.key[:e.size])

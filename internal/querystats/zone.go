@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// maxZones bounds the zones that are told apart. Further ones share the last number.
+// maxZones bounds the zones with their own number. Further zones share the last one.
 const maxZones = 64
 
 // Zone is the number of a zone.
@@ -17,7 +17,7 @@ type zoneNames struct {
 	names []string
 }
 
-// Zone returns the number of a zone. It stays the same.
+// Zone returns the number of a zone. It does not change.
 func (s *Stats) Zone(name string) Zone {
 	z := &s.zones
 	z.mu.Lock()
@@ -29,7 +29,7 @@ func (s *Stats) Zone(name string) Zone {
 	case maxZones:
 		return maxZones - 1
 	case maxZones - 1:
-		name = "" // of several
+		name = "" // of several zones
 	}
 	z.names = append(z.names, name)
 	return Zone(len(z.names) - 1)

@@ -21,9 +21,9 @@ const (
 	// of them, the round goes on up to mostPods: policies of a few pods must not decide
 	// for the node.
 	fewPods, mostPods = 3, 20
-	// reachInterval is the time between two checks, so that a loss is noticed within 30 s
-	// with the time that a check takes. lostInterval is the one while pods
-	// do not reach a target.
+	// reachInterval is the time between two checks. With the time that a check takes,
+	// nodens notices a loss within 30 s. lostInterval is the time between two checks
+	// while pods do not reach a target.
 	reachInterval, lostInterval = 15 * time.Second, 10 * time.Second
 )
 

@@ -10,9 +10,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Ask sends addr a query over UDP until it gets a reply or ctx is done: after a quarter
-// of a second, and then after twice as long each time, since a process without enough
-// CPU replies late. The query is for version.bind in class CH. A Server refuses it with
+// Ask sends addr a query over UDP until it gets a reply or ctx is done. It repeats the
+// query after 250 ms, and then after twice as long each time, up to 4 s: a process without
+// enough CPU replies late. The query is for version.bind in class CH. A Server refuses it with
 // any zones. Any reply proves that the address is reachable.
 func Ask(ctx context.Context, addr netip.AddrPort) error {
 	var last error

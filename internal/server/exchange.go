@@ -489,17 +489,17 @@ const (
 
 func (r refusal) Error() string { return string(r) }
 
-// For whom a slot is: the part of each limit that slots of this kind may use, as a
-// divisor. Queries that no client has sent, such as those for siblings, leave half of
-// the slots to queries of clients: an upstream that drops AAAA keeps siblings in
-// flight for 4 s.
+// forClient and forItself divide a limit: each kind of slot may use this share of it.
+// Queries that nodens sends for itself, such as those for siblings, leave half of the
+// slots to queries of clients: an upstream that drops AAAA keeps siblings in flight for
+// 4 s.
 const (
 	forClient = 1
 	forItself = 2
 )
 
 // acquire takes a slot for client in z, or returns the reason why it cannot. Every
-// slot needs a release. share is forClient or forItself.
+// slot must be released. share is forClient or forItself.
 func (m *misses) acquire(z *boundZone, client netip.Addr, share int64) error {
 	s := m.shard(client)
 	s.mu.Lock()

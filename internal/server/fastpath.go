@@ -100,7 +100,7 @@ func (p *promotion) Copy(e *cache.Entry, l cache.Lifetime) bool {
 	return p.lis.fast.Put(a)
 }
 
-// unchanged reports whether the reply has nothing but the entry: the upstream's answer.
+// unchanged reports whether the reply is the entry, the upstream's answer, as it is.
 func (v view) unchanged(e *cache.Entry) bool {
 	return v == asIs(e, v.result) && v.result != rewritten && v.result != repaired && v.result != siblingUnknown
 }
@@ -168,7 +168,7 @@ func (m *Metrics) countKernel(z *zoneStats, fast Fastpath) int {
 }
 
 // KernelAnswered adds answers of the kernel to the statistics of queries. zone is a
-// number of countKernel, name in wire format. It takes no lock of m.
+// number that countKernel returned, name is in wire format. It takes no lock of m.
 func (m *Metrics) KernelAnswered(zone int, name []byte, denied bool, n uint32) {
 	m.stats.AddAnswered(name, querystats.Zone(m.numbers[zone].Load()), denied, n)
 }

@@ -56,8 +56,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// BenchmarkBatch answers and counts batches of hits, without sockets: with statistics of
-// queries, and with all but them. One operation is one query.
+// BenchmarkBatch answers and counts batches of hits, without sockets, with and without
+// the statistics of queries. One operation is one query.
 func BenchmarkBatch(b *testing.B) {
 	for _, listed := range []bool{false, true} {
 		b.Run(fmt.Sprintf("statistics=%t", listed), func(b *testing.B) {

@@ -177,8 +177,8 @@ func TestMissesInAll(t *testing.T) {
 	m.empty(t, z)
 }
 
-// TestMissesForItself: queries that no client has sent leave half of the slots of each
-// client, and half of all, to the clients.
+// TestMissesForItself: queries that nodens sends for itself leave half of the slots of
+// each client, and half of all slots, to clients.
 func TestMissesForItself(t *testing.T) {
 	m, z := newMisses(8, 6), boundZones(1)[0]
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")

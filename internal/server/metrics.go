@@ -32,7 +32,7 @@ type Metrics struct {
 	mu          sync.Mutex
 	zones       map[[2]string]*zoneStats   // by server and zone label; never removed
 	kernelZones int                        // of them have a number in the kernel
-	numbers     [KernelZones]atomic.Uint32 // of those zones in stats
+	numbers     [KernelZones]atomic.Uint32 // of these zones in stats, by their number in the kernel
 	kernelFull  bool                       // others got none
 	descs       *descs
 }
@@ -44,7 +44,7 @@ func NewMetrics(reg prometheus.Registerer, workers int) (*Metrics, error) {
 	return m, reg.Register(m)
 }
 
-// QueryStats returns the statistics of the queries that are counted.
+// QueryStats returns the statistics of queries.
 func (m *Metrics) QueryStats() *querystats.Stats { return m.stats }
 
 // Queries returns the number of queries so far, without those of a Prober.
@@ -136,7 +136,7 @@ const (
 type zoneStats struct {
 	shards []*statShard
 	number querystats.Zone
-	listed bool                      // in the statistics of queries
+	listed bool                      // whether the statistics of queries list the zone
 	cut    atomic.Pointer[SearchCut] // of the zone now; may be nil
 	kernel kernelCounter             // Metrics.mu guards it
 }
@@ -193,10 +193,10 @@ func (h *histogram) observe(v uint64, bounds []uint64) {
 	h.sum.Add(v)
 }
 
-// otherType is the index in typeIndexes of all types from it on.
+// otherType and all types above it share the index typeIndexes[otherType].
 const otherType = 256
 
-// typeIndexes are the indexes of types in typeCodes.
+// typeIndexes has the index in typeCodes of each type.
 var typeIndexes = func() (t [otherType + 1]uint8) {
 	for i := range t {
 		t[i] = uint8(len(typeCodes))

@@ -65,8 +65,8 @@ type Query struct {
 	zone   *boundZone  // set by tryHit
 	key    []byte      // of the cache, set by tryHit
 	plain  bool        // the reply is a fresh entry as it is, set by fromCache
-	paired bool        // and depends on the entry of the other address type, likewise
-	found  cache.State // of the lookup by fromCache
+	paired bool        // a plain reply depends on the entry of the other address type, set by fromCache
+	found  cache.State // result of fromCache's lookup
 
 	bypass bool // see exchange.bypass
 

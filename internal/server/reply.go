@@ -88,7 +88,7 @@ func appendEntry(dst []byte, q *Query, entry *cache.Entry, age uint32, cached bo
 	if q.opt {
 		reserve = q.optLen(v.note)
 	}
-	if len(msg)+reserve > minUDPSize { // else it fits in any case
+	if len(msg)+reserve > minUDPSize { // smaller replies always fit
 		if limit := q.limit() - reserve; len(msg) > limit {
 			msg = entry.Truncate(msg, limit)
 			dst = dst[:start+len(msg)]

@@ -54,7 +54,7 @@ type Zone struct {
 	Sources []NamedSource // tried in order
 	Log     *QueryLog     // nil: queries are not logged
 	Errors  *ErrorLog     // nil: failures are not logged
-	Tap     upstream.Tap  // takes the messages of clients; nil: none
+	Tap     upstream.Tap  // receives the messages of clients; may be nil
 	Loop    *LoopProbe    // nil: no loop detection
 
 	Normalise *Normalise // nil: empty answers are passed on unchanged

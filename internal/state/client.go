@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// DefaultAddress is where a daemon serves its state unless it is told otherwise.
+	// DefaultAddress is the default of -status-address.
 	DefaultAddress = "127.0.0.1:9354"
-	// TokenHeader is the request header with the token. The API server's proxy uses
-	// up Authorization.
+	// TokenHeader is the request header with the token. It is not Authorization, because
+	// the API server's proxy removes that.
 	TokenHeader = "X-Nodens-Token"
-	// Path is that of one State in JSON, EventsPath that of one each second.
+	// Path returns one State in JSON, EventsPath one per second.
 	Path, EventsPath = "/api/v1/state", "/api/v1/events"
 )
 
 // maxState bounds the bytes of one State.
 const maxState = 16 << 20
 
-// Get returns the State of the daemon at base, such as http://127.0.0.1:9354. An empty
-// token is not sent.
+// Get returns the State of the daemon at base, such as http://127.0.0.1:9354. It sends
+// no token if token is empty.
 func Get(ctx context.Context, base, token string) (*State, error) {
 	body, err := open(ctx, base+Path, token)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // Merge returns the state of several daemons as one: sums of their counters and lists.
-// Quantiles cannot be summed; they are those of the worst daemon. The states are not
+// Quantiles cannot be summed: Merge takes those of the worst daemon. The states are not
 // changed. There must be at least one.
 func Merge(all []*State) *State {
 	m := &State{Ready: true, Rcodes: make(map[string]uint64), Top: make(map[string]TopLists)}
@@ -45,7 +45,7 @@ func Merge(all []*State) *State {
 	return m
 }
 
-// distinct joins the values of all daemons, each once.
+// distinct joins the distinct values of all daemons.
 func distinct(all []*State, of func(*State) string) string {
 	values := make(map[string]bool)
 	for _, s := range all {
@@ -116,8 +116,8 @@ func mergeTop(all []*State, window string) (m TopLists) {
 }
 
 // mergeEntries sums the entries of all lists. The result is as long as the longest
-// list. A list may have left out a key with up to the count of its last entry, which
-// adds to the error of the key.
+// list. A key that a list leaves out may have a count there, of at most that of the list's
+// last entry. mergeEntries adds it to the error of the key.
 func mergeEntries(lists [][]Entry, by func(Entry) float64) []Entry {
 	type key struct{ key, zone string }
 	sums := make(map[key]Entry)
@@ -141,7 +141,7 @@ func mergeEntries(lists [][]Entry, by func(Entry) float64) []Entry {
 			sum := sums[k]
 			sum.Key, sum.Zone, sum.Label = e.Key, e.Zone, cmp.Or(sum.Label, e.Label)
 			sum.Count, sum.Seconds = sum.Count+e.Count, sum.Seconds+e.Seconds
-			// What leftOut has for this list does not apply to this key.
+			// The list has this key: leftOut does not apply.
 			sum.Error += e.Error - least
 			sums[k] = sum
 		}

@@ -1,9 +1,8 @@
-// Package state has the types of what a running nodens reports about itself at
-// /api/v1/state, and a client. It imports the standard library only, so that every
-// viewer of the state can use it.
+// Package state has the types of the state that nodens reports at /api/v1/state, and a
+// client. It imports only the standard library, so that every viewer can use it.
 //
-// Durations are in seconds. Counters begin with the process; a viewer makes rates of
-// two States with an equal Started.
+// Durations are in seconds. Counters start at 0 with the process. A viewer computes rates
+// from two States with the same Started.
 package state
 
 import "time"
@@ -12,18 +11,18 @@ import "time"
 type State struct {
 	Version string    `json:"version"`
 	Node    string    `json:"node"`
-	Started time.Time `json:"started"` // of the process
+	Started time.Time `json:"started"` // start of the process
 	Time    time.Time `json:"time"`    // of this State
 	Ready   bool      `json:"ready"`
-	// Problems are sentences about what fails now. Findings of the doctor are apart,
+	// Problems describes current failures, one sentence each. The doctor's findings are
 	// at /api/v1/findings, because they cost probes.
 	Problems []string `json:"problems"`
 
-	Requests uint64            `json:"requests"` // queries, those that the kernel answered included
+	Requests uint64            `json:"requests"` // queries, including those that the kernel answered
 	Hits     uint64            `json:"hits"`     // replies from the cache
 	Misses   uint64            `json:"misses"`   // lookups that the cache could not answer
 	Failures uint64            `json:"failures"` // replies with SERVFAIL
-	Rcodes   map[string]uint64 `json:"rcodes"`   // replies by the rcode's name
+	Rcodes   map[string]uint64 `json:"rcodes"`   // replies by rcode name
 
 	Cache       Cache       `json:"cache"`
 	Zones       []Zone      `json:"zones"`     // in the order of the names
@@ -56,13 +55,14 @@ type Zone struct {
 	// share a cache.
 	CacheEntries int64 `json:"cacheEntries"`
 	CacheBytes   int64 `json:"cacheBytes"`
-	// Times from reading a query to making its reply, without those of the kernel.
+	// Times from reading a query to making its reply. The kernel's answers are not
+	// included.
 	HitLatency  Latency `json:"hitLatency"`
 	MissLatency Latency `json:"missLatency"`
 }
 
-// Latency has quantiles of the last minute, in seconds, each within 7% of the exact one,
-// of upstreams within 13%. They are 0 if Count is.
+// Latency has quantiles of the last minute, in seconds. Each is within 7% of the exact
+// one, for upstreams within 13%. If Count is 0, they are 0.
 type Latency struct {
 	Count uint64  `json:"count"`
 	P50   float64 `json:"p50"`
@@ -73,13 +73,13 @@ type Latency struct {
 // Upstream is one upstream of a forward. Forwards of several zones that share an
 // address share its counters.
 type Upstream struct {
-	Zone     string `json:"zone"`     // those that use the forward, separated by spaces
+	Zone     string `json:"zone"`     // zones that use the forward, separated by spaces
 	Address  string `json:"address"`  // host:port
 	Protocol string `json:"protocol"` // udp, tcp or tls; with udp, large answers use TCP
 	// Healthy is false while the forward marks the upstream dead.
 	Healthy bool   `json:"healthy"`
 	Queries uint64 `json:"queries"`
-	// Failures are queries without a reply, those in flight included.
+	// Failures are queries without a reply, including in-flight queries.
 	Failures uint64  `json:"failures"`
 	Latency  Latency `json:"latency"`
 }
@@ -108,31 +108,31 @@ type Fastpath struct {
 	Entries uint64 `json:"entries"` // answers in the kernel's table
 }
 
-// TopLists are the most frequent values of one window, the most frequent first. The
-// lists of a State are of all zones, or of the one that ?zone=NAME of the request
-// names.
+// TopLists has the most frequent values of one window, the most frequent first. The lists
+// are of all zones, or of the zone that the request names with ?zone=NAME.
 type TopLists struct {
-	// Covers is the part of the window that the lists cover, in seconds. It is less
-	// than the window after the start.
+	// Covers is the part of the window that the lists cover, in seconds. For some time
+	// after the start, it is less than the window.
 	Covers  float64 `json:"covers"`
-	Queries uint64  `json:"queries"` // all, to make shares of
+	Queries uint64  `json:"queries"` // all queries, to compute shares
 	Names   []Entry `json:"names"`
 	Clients []Entry `json:"clients"`
-	// NXDomain are the names whose reply was NXDOMAIN.
+	// NXDomain has the names whose reply was NXDOMAIN.
 	NXDomain []Entry `json:"nxdomain"`
-	// Slow are the names with the longest wait in all; Seconds has it. Hits are left
-	// out.
+	// Slow has the names with the largest sum of waits, which is in Seconds. It leaves
+	// out hits.
 	Slow []Entry `json:"slow"`
 }
 
 // Entry is one value of a list.
 type Entry struct {
 	Key   string `json:"key"`             // a name in presentation form, or an address
-	Label string `json:"label,omitempty"` // of a client: NAMESPACE/NAME of its pod, if that is known
+	Label string `json:"label,omitempty"` // of a client: NAMESPACE/NAME of its pod, if known
 	Zone  string `json:"zone,omitempty"`  // of a name
 	Count uint64 `json:"count"`           // queries
-	// Error bounds the error of Count, apart from that of the sampling, whose
-	// standard deviation is below 1.5% for values with a share of 1%. Counts of Slow are lower bounds.
+	// Error bounds the error of Count, without the sampling error. The standard deviation
+	// of that is below 1.5% for values with a share of 1%. Counts of Slow are lower
+	// bounds.
 	Error   uint64  `json:"error"`
 	Seconds float64 `json:"seconds,omitempty"` // of Slow: the sum of the waits
 }

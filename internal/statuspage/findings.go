@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// FindingsPath is that of doctor's report, as nodens doctor -o json has it but
+	// FindingsPath returns doctor's report, as nodens doctor -o json prints it, but
 	// without a pod's view.
 	FindingsPath = "/api/v1/findings"
 
-	findingsAge  = 10 * time.Second // for which a report is used again
-	examineLimit = 30 * time.Second // of one examination
+	findingsAge  = 10 * time.Second // maximum age of a report
+	examineLimit = 30 * time.Second // timeout of one examination
 )
 
 // findings serves doctor's report.
@@ -23,13 +23,13 @@ type findings struct {
 	examine func(context.Context) *doctor.Report
 	now     func() time.Time
 
-	turn chan struct{} // has an element during an examination; its owner owns the rest
+	turn chan struct{} // a lock: a request that puts an element in owns the fields below
 	last *doctor.Report
 	at   time.Time // of last
 }
 
-// Findings returns the handler of FindingsPath. One examination runs at a time. The
-// requests meanwhile wait for it and get its report.
+// Findings returns the handler of FindingsPath. One examination runs at a time. Requests
+// that arrive during it wait and get its report.
 func Findings(examine func(context.Context) *doctor.Report, now func() time.Time) http.Handler {
 	return &findings{examine: examine, now: now, turn: make(chan struct{}, 1)}
 }
@@ -60,7 +60,7 @@ func (f *findings) report(ctx context.Context) (*doctor.Report, error) {
 	}
 	report := f.examine(ctx)
 	if err := ctx.Err(); err != nil {
-		return nil, err // its queries may have failed for that
+		return nil, err // its queries may have failed because of ctx
 	}
 	f.last, f.at = report, f.now()
 	return report, nil

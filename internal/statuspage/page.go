@@ -14,13 +14,13 @@ import (
 var page string
 
 // policy is the page's Content-Security-Policy. It allows the page's own script and
-// style by their hashes, and requests to the daemon only. What the page shows cannot
-// become HTML: trusted types refuse that.
+// style by their hashes, and requests to the daemon only. Trusted
+// types prevent that text of the daemon becomes HTML.
 var policy = "default-src 'none'; script-src " + hash("script") + "; style-src " + hash("style") +
 	"; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
 	"; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// hash returns the source expression of the page's only element of this name
+// hash returns the source expression of the page's only element with this tag
 // (CSP level 3, section 2.3.1).
 func hash(element string) string {
 	_, rest, _ := strings.Cut(page, "<"+element+">")

@@ -13,8 +13,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/doctor"
 )
 
-// TestPageFitsItsPolicy checks what the policy takes for granted: one style, one
-// script, nothing inline and no address of another host.
+// TestPageFitsItsPolicy checks the assumptions of the policy: one style, one script,
+// nothing inline and no address of another host.
 func TestPageFitsItsPolicy(t *testing.T) {
 	for _, element := range []string{"script", "style"} {
 		if n := strings.Count(page, "<"+element); n != 1 || !strings.Contains(page, "<"+element+">") {
@@ -45,7 +45,7 @@ func get(f *findings, ctx context.Context) (int, doctor.Report) {
 	return w.Code, r
 }
 
-// TestFindings has twenty requests at once, and one after the report has expired.
+// TestFindings sends twenty requests at once, and one after the report has expired.
 func TestFindings(t *testing.T) {
 	now, runs, running := time.Unix(0, 0), 0, 0
 	f := Findings(func(context.Context) *doctor.Report {
@@ -71,7 +71,8 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// TestFindingsOfAClientThatLeaves are not kept, and do not block others.
+// TestFindingsOfAClientThatLeaves: the server does not cache findings of a request that
+// the client cancelled, and does not block other requests.
 func TestFindingsOfAClientThatLeaves(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	f := Findings(func(c context.Context) *doctor.Report {

@@ -19,8 +19,8 @@ type Config struct {
 	Program Program
 	// StartTimeout is the time until the first heartbeat. Default 1 minute.
 	StartTimeout time.Duration
-	// Timeout is the time without a heartbeat after which a worker is killed. It is
-	// ten times as long for a worker that waits for a CPU. Default 3 s.
+	// Timeout is the time without a heartbeat after which the supervisor kills a worker.
+	// It is up to ten times as long for a worker that waits for a CPU. Default 3 s.
 	Timeout time.Duration
 	// StopTimeout replaces Timeout after SIGTERM or SIGINT. It must be longer than
 	// the time that the worker needs after it has stopped to serve. Default 15 s.

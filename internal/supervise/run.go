@@ -197,7 +197,7 @@ func (s *supervisor) checkWorker() {
 	case kill:
 		if s.stopping || w.watchdog.extensions >= maxExtensions || !w.starvation.starved(w.pid, time.Now()) {
 			s.kill(w)
-			return // its death is the next event
+			return // the worker's end is the next event
 		}
 		if next = w.watchdog.extend(); w.watchdog.extensions == 1 {
 			s.cfg.Logger.Warn("the worker waits for a CPU: not killing it yet", "pid", w.pid, "elapsed", w.watchdog.elapsed)

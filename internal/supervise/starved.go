@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// maxExtensions limits how many timeouts a worker without CPU gets beyond the first.
+// maxExtensions is the number of further timeouts that a worker without CPU gets.
 const maxExtensions = 9
 
-// starvation tells a worker that waits for a CPU from one that hangs. A new worker on
+// starvation distinguishes a worker that waits for a CPU from one that hangs. A new worker on
 // the same node would wait, too.
 type starvation struct {
 	since time.Time
@@ -24,16 +24,16 @@ func (s *starvation) begin(pid int, now time.Time) {
 	s.delay = runDelay(pid)
 }
 
-// starved reports whether the worker's threads waited for a CPU for at least half of
-// the time since begin, all threads together, and begins again.
+// starved reports whether the worker's threads together waited for a CPU for at least
+// half of the time since begin. Then it calls begin.
 func (s *starvation) starved(pid int, now time.Time) bool {
 	before := *s
 	s.begin(pid, now)
 	return !before.since.IsZero() && s.delay-before.delay >= now.Sub(before.since)/2
 }
 
-// runDelay is how long the threads of a process have been runnable without a CPU, all
-// threads together: the second field of /proc/PID/task/TID/schedstat, in nanoseconds
+// runDelay returns the time for which the threads of a process, together, were runnable
+// without a CPU: the second field of /proc/PID/task/TID/schedstat, in nanoseconds
 // (Documentation/scheduler/sched-stats.rst). It is 0 if the kernel does not count it.
 func runDelay(pid int) (sum time.Duration) {
 	files, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/schedstat")

@@ -21,7 +21,7 @@ type worker struct {
 	// starvation is measured from the first timeout after a heartbeat.
 	starvation starvation
 	report     Report
-	text       []byte // report, encoded
+	text       []byte // encoded report
 
 	// The worker has ended when it is reaped and all its messages are read.
 	reaped, closed bool

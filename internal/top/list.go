@@ -32,7 +32,7 @@ func lists(s *state.State, window string) []list {
 	}
 }
 
-// frequent has the rates of entries in the part of the window that t covers.
+// frequent returns the rates of entries in the part of the window that t covers.
 func frequent(t state.TopLists, entries []state.Entry) (rows [][]string) {
 	for _, e := range entries {
 		rows = append(rows, []string{rate(e.Count, t.Covers), percent(e.Count, t.Queries), e.Key, cmp.Or(e.Zone, e.Label)})
@@ -70,7 +70,7 @@ func upstreams(all []state.Upstream) list {
 	return l
 }
 
-// filtered has the rows that contain text, in any case.
+// filtered returns the rows that contain text. It ignores the case.
 func (l list) filtered(text string) list {
 	l.rows = slices.DeleteFunc(slices.Clone(l.rows), func(row []string) bool {
 		return !strings.Contains(strings.ToLower(strings.Join(row, " ")), strings.ToLower(text))
@@ -78,8 +78,8 @@ func (l list) filtered(text string) list {
 	return l
 }
 
-// lines returns the header and the rows in columns of equal width. Characters that
-// could change the terminal are replaced.
+// lines returns the header and the rows in aligned columns. It replaces characters that
+// could control the terminal.
 func (l list) lines() []string {
 	table := append([][]string{l.columns}, l.rows...)
 	width := make([]int, len(l.columns))
@@ -134,7 +134,7 @@ func quantile(l state.Latency, value float64) string {
 	return seconds(value)
 }
 
-// seconds has three digits at most.
+// seconds formats a duration with at most three digits.
 func seconds(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	unit := time.Duration(1)

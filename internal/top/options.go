@@ -12,16 +12,16 @@ import (
 	"github.com/nodens-dns/nodens/internal/state"
 )
 
-// Options are how to show a source.
+// Options configure the output.
 type Options struct {
 	JSON, Once bool
 	Window     string // one of state.Windows
 }
 
-// Set declares -once and -window.
+// Set registers -once and -window.
 func (o *Options) Set(fs *flag.FlagSet) {
 	o.Window = state.Windows()[0]
-	fs.BoolVar(&o.Once, "once", false, "print the state and end")
+	fs.BoolVar(&o.Once, "once", false, "print the state once and exit")
 	fs.Func("window", "show the lists of the last `period`: 1m, 5m or 60m (default 1m)", o.SetWindow)
 }
 
@@ -34,7 +34,7 @@ func (o *Options) SetWindow(s string) error {
 	return nil
 }
 
-// printedRows of each list are enough for a report.
+// printedRows is the number of rows of each list that Print writes.
 const printedRows = 10
 
 // Run shows the source on out. If out is not a terminal, it prints once.

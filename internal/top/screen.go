@@ -38,13 +38,13 @@ func Show(ctx context.Context, source Source, window string) error {
 	return nil
 }
 
-// news is what a source reports: a state, or why there is none.
+// news is a report of a source: a state, or an error.
 type news struct {
 	state *state.State
 	err   error
 }
 
-// run shows the source until a key, the end of the screen, or ctx ends it.
+// run shows the source until the user quits, the screen closes, or ctx is done.
 func run(ctx context.Context, screen tcell.Screen, source Source, window string) {
 	ctx, cancel := context.WithCancel(ctx)
 	states, events, quit, done := make(chan news), make(chan tcell.Event), make(chan struct{}), make(chan struct{})
@@ -57,7 +57,7 @@ func run(ctx context.Context, screen tcell.Screen, source Source, window string)
 		cancel()
 		close(quit)
 		<-done
-		for range events { // until ChannelEvents ends
+		for range events { // until ChannelEvents closes it
 		}
 	}()
 	v := view{screen: screen, window: window}
@@ -76,7 +76,7 @@ func run(ctx context.Context, screen tcell.Screen, source Source, window string)
 	}
 }
 
-// follow sends what the source reports. It connects again each second.
+// follow sends the reports of the source. After an error, it connects again each second.
 func follow(ctx context.Context, source Source, to chan<- news) {
 	send := func(n news) error {
 		select {
@@ -102,7 +102,7 @@ func follow(ctx context.Context, source Source, to chan<- news) {
 // view is what the screen shows.
 type view struct {
 	screen        tcell.Screen
-	state, before *state.State // nil until there is one
+	state, before *state.State // nil until the first state
 	err           error        // of the connection
 	window        string
 	list, offset  int // the list, and its first row
@@ -116,10 +116,10 @@ func (v *view) report(n news) {
 	}
 }
 
-// handle reports whether the user ends the program.
+// handle handles an event. It reports whether the program should end.
 func (v *view) handle(e tcell.Event) bool {
 	if _, failed := e.(*tcell.EventError); failed {
-		return true // the terminal is gone
+		return true // the terminal has closed
 	}
 	key, ok := e.(*tcell.EventKey)
 	if !ok {
@@ -156,7 +156,7 @@ func (v *view) handle(e tcell.Event) bool {
 	return false
 }
 
-// rune handles a character as handle does.
+// rune handles a character. Its result is that of handle.
 func (v *view) rune(r rune) bool {
 	switch {
 	case v.typing && r < 0x7f:
@@ -176,7 +176,7 @@ func (v *view) rune(r rune) bool {
 	return false
 }
 
-// turn shows the list after the current one by n places.
+// turn shows the list n places after the current one.
 func (v *view) turn(n int) {
 	all := len(lists(&state.State{}, ""))
 	v.list, v.offset = (v.list+n+all)%all, 0
@@ -215,7 +215,7 @@ func (v *view) draw() {
 	v.line(height-1, v.footer(), plain.Dim(true))
 }
 
-// line writes text into line y, and cuts what does not fit.
+// line writes text into line y. It cuts text that does not fit.
 func (v *view) line(y int, text string, style tcell.Style) {
 	x := 0
 	for _, r := range text {
@@ -224,7 +224,7 @@ func (v *view) line(y int, text string, style tcell.Style) {
 	}
 }
 
-// tabs has the names of the lists, and marks the one that is shown.
+// tabs returns the names of the lists, with the current one marked.
 func (v *view) tabs(all []list) string {
 	names := make([]string, len(all))
 	for i, l := range all {

@@ -1,5 +1,5 @@
-// Package top shows the state of nodens in a terminal: who asks what, and how long it
-// takes.
+// Package top shows the state of nodens in a terminal: top names and clients, and the
+// slow names.
 package top
 
 import (
@@ -16,12 +16,12 @@ import (
 	"github.com/nodens-dns/nodens/internal/state"
 )
 
-// Source calls show with a state about once a second, until ctx is done, show returns
-// an error, or there is no connection.
+// Source calls show with a state about once a second, until ctx is done, show returns an
+// error, or the connection fails.
 type Source func(ctx context.Context, show func(*state.State) error) error
 
-// Daemon returns the source of the daemon with this -status-address and the token in
-// this file. An empty file means no token.
+// Daemon returns the source of the daemon at this -status-address, with the token in this
+// file. An empty file name means no token.
 func Daemon(address, tokenFile string) (Source, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -46,7 +46,7 @@ func Daemon(address, tokenFile string) (Source, error) {
 	}, nil
 }
 
-// timeout is that of the first state.
+// timeout limits the wait for the first state.
 const timeout = 10 * time.Second
 
 // errEnough ends a source.
@@ -86,8 +86,8 @@ func Print(w io.Writer, s *state.State, window string, rows int) error {
 	return err
 }
 
-// summary has the rates between before and s. If before is nil or of another process,
-// they are those since the start.
+// summary returns the rates between before and s. If before is nil or of another process,
+// it returns the rates since the start.
 func summary(s, before *state.State) []string {
 	sum := state.State{Time: s.Started, Started: s.Started}
 	if before != nil && continues(before, s) {
@@ -120,12 +120,12 @@ func summary(s, before *state.State) []string {
 	return lines
 }
 
-// continues reports whether the counters of s are those of before, later.
+// continues reports whether s is a later state of the process of before.
 func continues(before, s *state.State) bool {
 	return before.Started.Equal(s.Started) && before.Node == s.Node && before.Time.Before(s.Time) &&
 		before.Requests <= s.Requests && before.Hits <= s.Hits && before.Misses <= s.Misses &&
 		before.Failures <= s.Failures && before.Fastpath.Answers <= s.Fastpath.Answers
 }
 
-// problem begins a line about what fails.
+// problem is the prefix of a line with a problem.
 const problem = "PROBLEM: "

@@ -18,7 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/state"
 )
 
-// wait is long, for a loaded machine.
+// wait limits each wait. It is long, for a loaded machine.
 const wait = time.Minute
 
 func example() *state.State {
@@ -164,7 +164,7 @@ func simulate(t *testing.T) tcell.SimulationScreen {
 	return screen
 }
 
-// expect checks that the screen shows all of want and not not.
+// expect checks that the screen shows all texts of want, and does not show not.
 func (x *shown) expect(not string, want ...string) {
 	x.t.Helper()
 	cells, width, _ := x.screen.GetContents()

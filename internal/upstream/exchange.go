@@ -611,8 +611,8 @@ func (a *attempt) failure() *Error {
 	return e
 }
 
-// plan returns the servers in the order of the policy, with the dead ones apart. If
-// all are dead, the health check is probably wrong, so all count as alive.
+// plan returns the servers in the order of the policy, live and dead ones separately. If
+// all are dead, the health check is probably wrong, and plan returns all as alive.
 func (p *Pool) plan() (alive, dead []*server) {
 	all := slices.Clone(*p.servers.Load())
 	switch p.cfg.Policy {

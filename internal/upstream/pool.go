@@ -91,7 +91,7 @@ type PoolConfig struct {
 	Now     func() time.Time // nil: time.Now
 	Logger  *slog.Logger     // nil: discarded
 	Metrics *Metrics         // nil: not counted
-	Tap     Tap              // takes the messages, except those of probes; nil: none
+	Tap     Tap              // receives the messages, except those of probes; may be nil
 }
 
 // Pool queries the upstream servers of one forward. Its methods may be called
@@ -254,7 +254,7 @@ func (p *Pool) setEndpoints(endpoints []Endpoint) {
 // ServerState is the state of a server.
 type ServerState struct {
 	Endpoint
-	Protocol string // udp, tcp or tls: what queries are sent over first
+	Protocol string // udp, tcp or tls: the first protocol of a query
 	Dead     bool   // other servers are queried first
 	Times    ReplyTimes
 }

@@ -4,14 +4,14 @@ import "time"
 
 const halfMinute = 30 * time.Second
 
-// recentTimes counts the reply times of the present half minute and of the two before.
+// recentTimes counts the reply times of the current half minute and of the two before.
 type recentTimes struct {
 	counts [3][rttBuckets]uint32
 	now    int
 	since  time.Time // when counts[now] began
 }
 
-// rotate begins the half minute of a time.
+// rotate starts a new half minute if the current one has ended.
 func (r *recentTimes) rotate(now time.Time) {
 	for range len(r.counts) {
 		if now.Sub(r.since) < halfMinute {

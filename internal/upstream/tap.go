@@ -18,7 +18,7 @@ type TapMessage struct {
 	Wire             []byte
 }
 
-// tap gives the pool's Tap a message to or from q's server. conn may be nil.
+// tap passes the pool's Tap a message to or from q's server. conn may be nil.
 func (q *query) tap(conn net.Conn, replied time.Time, wire []byte) {
 	t := q.s.pool.cfg.Tap
 	if t == nil || q.a.probe {

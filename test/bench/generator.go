@@ -223,7 +223,7 @@ func (g *generator) pick() int {
 
 // receive reads the datagrams in the socket buffer, and waits if there are none.
 func (g *generator) receive(wait time.Duration) error {
-	most := min(g.Window, batchSize) // a lone client does not look for a second reply
+	most := min(g.Window, batchSize) // with a window of 1, do not read for a second reply
 	n, errno := g.rx.recv(uintptr(g.fd), most)
 	if errno == unix.EAGAIN && wait > 0 {
 		ts := unix.NsecToTimespec(int64(wait))

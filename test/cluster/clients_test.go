@@ -32,8 +32,8 @@ var clients = func() (all []client) {
 }()
 
 // loadDNS is the kubelet's resolv.conf without the node's search domain. CoreDNS says
-// that names in that domain exist, which ends a lookup by musl. So musl's lookups would
-// fail in each drill in which CoreDNS answers.
+// that names in that domain exist, which ends a lookup by musl. With that domain, musl's
+// lookups would fail in each drill in which CoreDNS answers.
 var loadDNS = `  dnsPolicy: None
   dnsConfig:
     nameservers: ["` + os.Getenv("CLUSTER_DNS") + `"]

@@ -170,7 +170,7 @@ func waitForDNS(t *testing.T) {
 	}
 }
 
-// metrics is what nodens on a node reports.
+// metrics returns the metrics of nodens on a node.
 func metrics(node string) (string, error) {
 	return tryOnNode(node, "exec 3<>/dev/tcp/"+localIP+"/9253; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3")
 }

@@ -84,8 +84,8 @@ func teardown(t *testing.T) {
 	}
 }
 
-// TestReboot crashes and restarts a node while the clients of the other one look up
-// names. kube-proxy sends connections to the CoreDNS of the dead node for minutes, so
+// TestReboot crashes and restarts a node while the clients of the other node look
+// up names. kube-proxy sends connections to the CoreDNS of the dead node for minutes, so
 // nodens connects to the endpoints.
 func TestReboot(t *testing.T) {
 	needCluster(t)

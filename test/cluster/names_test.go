@@ -146,9 +146,9 @@ func TestStubDomains(t *testing.T) {
 	}
 }
 
-// wants compares what the client's stub gets in a pod with the wanted addresses of each
-// name. While a node is so busy that nodens counts as hung, the kernel sends queries to
-// CoreDNS, whose answers musl does not always understand. Only then the stub tries again.
+// wants compares the addresses that the client's stub gets in a pod with the wanted ones,
+// for each name. While a node is so busy that nodens counts as hung, the kernel sends queries to
+// CoreDNS, whose answers musl does not always understand. Only then does the stub try again.
 func (c client) wants(t *testing.T, pod string, want map[string]string) {
 	t.Helper()
 	names := slices.Sorted(maps.Keys(want))
@@ -174,12 +174,12 @@ func (c client) wants(t *testing.T, pod string, want map[string]string) {
 
 var fallback = regexp.MustCompile(`(?m)^nodens_redirect_total{.*reason="fallback_.*} (\d+)$`)
 
-// fallbacks is how many queries on a node the kernel has sent to CoreDNS.
+// fallbacks returns how many queries on a node the kernel has sent to CoreDNS.
 func fallbacks(t *testing.T, node string) (sum int) {
 	t.Helper()
 	text, err := metrics(node)
 	if err != nil {
-		return -1 // nodens is away
+		return -1 // nodens does not run
 	}
 	for _, m := range fallback.FindAllStringSubmatch(text, -1) {
 		n, err := strconv.Atoi(m[1])

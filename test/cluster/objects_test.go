@@ -93,7 +93,7 @@ type pod struct {
 	}
 }
 
-// ready is when the pod became ready. The kubelet's probes fail before.
+// ready returns the time when the pod became ready. Earlier probes of the kubelet fail.
 func (p pod) ready() (at time.Time) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == "Ready" {

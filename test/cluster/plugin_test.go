@@ -86,8 +86,8 @@ func testClientPods(t *testing.T) {
 	}
 }
 
-// TestPluginRights uses the plugin with a role that allows to execute commands in pods
-// and no more.
+// TestPluginRights uses the plugin with a role that allows only executing commands in
+// pods.
 func TestPluginRights(t *testing.T) {
 	needCluster(t)
 	waitForRollout(t, "nodens")

@@ -32,8 +32,8 @@ func TestKernelAnswers(t *testing.T) {
 	n.kernelIsListed(t, "name.example.")
 }
 
-// kernelIsListed checks that the top list counts answers of the kernel for a name that it
-// answers. The kernel counts one of eight, by ID and port, eight times.
+// kernelIsListed checks that the top list counts the kernel's answers for a name. The
+// kernel samples: one of eight, chosen by ID and port, counts as eight.
 func (n *node) kernelIsListed(t *testing.T, name string) {
 	t.Helper()
 	for range 200 {
@@ -72,9 +72,9 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestDenialsOfBothTypes: the kernel answers the query for an address that a name lacks
-// although normalize judges it by both types, and stops when the other type changes the
-// reply.
+// TestDenialsOfBothTypes: the kernel answers a query for an address type that a name does
+// not have, although normalize judges it by both types. It stops when the other type
+// changes the reply.
 func TestDenialsOfBothTypes(t *testing.T) {
 	const name = "name.corp.test."
 	var exists atomic.Bool
@@ -116,8 +116,8 @@ func TestDenialsOfBothTypes(t *testing.T) {
 	}
 }
 
-// TestPrefetch: the kernel lets one query pass when an answer is due for a refresh. The
-// answer does not expire while it is in use.
+// TestPrefetch: when an answer is due for a refresh, the kernel passes one query to
+// nodens. An answer in use does not expire.
 func TestPrefetch(t *testing.T) {
 	n := newNode(t, func(q *dns.Msg) *dns.Msg {
 		r := fixed(q)

@@ -94,10 +94,10 @@ func (g *generator) finish(t *testing.T) (r result) {
 	return r
 }
 
-// contestant is a node with a server, and a pod with two generators.
+// contestant is a node with a server, and a pod with two load generators.
 type contestant struct {
 	name       string
-	pids       []int // that are measured, with the first generator
+	pids       []int // processes that are measured, including the first generator
 	generators [2]*generator
 	echo       bool
 	node       *node
@@ -132,8 +132,8 @@ const benchCorefile = `. {
 }
 `
 
-// enter makes a node with a server on the given CPUs. program "": packets are turned
-// round.
+// enter makes a node with a server on the given CPUs. If program is empty, the kernel
+// echoes packets.
 func enter(t *testing.T, name, program, cpus string, options ...string) *contestant {
 	t.Helper()
 	n := newNode(t, benchAnswer)
@@ -198,7 +198,7 @@ func (c *contestant) measure(t *testing.T, mix, window, generators int) figures 
 		if r.Wrong > 0 {
 			t.Errorf("%s: %d wrong answers", c.name, r.Wrong)
 		}
-		if r.Lost > 0 { // by a socket buffer, while other processes have the CPU
+		if r.Lost > 0 { // a socket buffer overflows while other processes have the CPU
 			t.Logf("%s: %d queries lost, %d answered", c.name, r.Lost, r.Answers)
 		}
 		answers += r.Answers
@@ -231,7 +231,7 @@ func (c *contestant) cpuTime(t *testing.T) (sum time.Duration) {
 	return sum
 }
 
-// busy returns the time that all CPUs of the machine have worked.
+// busy returns the busy time of all CPUs of the machine.
 func busy(t *testing.T) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile("/proc/stat")
@@ -256,7 +256,7 @@ const (
 )
 
 // TestVeth compares, from a pod across a veth: CoreDNS, nodens in user space, nodens with
-// the fast path, and a program that only turns packets round. make bench runs it.
+// the fast path, and a BPF program that only echoes packets. make bench runs it.
 func TestVeth(t *testing.T) {
 	if *rounds == 0 {
 		t.Skip("a benchmark: make bench")
@@ -269,7 +269,7 @@ func TestVeth(t *testing.T) {
 		enter(t, "CoreDNS", lab.CoreDNS(t), one),
 		enter(t, "user space", nodens, one),
 		enter(t, "fast path", nodens, one, "fastpath on {", "entries 32768", "}"),
-		enter(t, "turned round", "", one),
+		enter(t, "kernel echo", "", one),
 		enter(t, "user space, both CPUs", nodens, both),
 		enter(t, "without the program", nodens, one, passing),
 		enter(t, "passed by the program", nodens, one, passing, "fastpath on"),
@@ -282,9 +282,9 @@ func TestVeth(t *testing.T) {
 			kind, mix, window, generators int
 			of                            []string
 		}{
-			{saturatedA, mixA, benchWindow, 1, []string{"CoreDNS", "user space", "fast path", "turned round", "without the program", "passed by the program"}},
+			{saturatedA, mixA, benchWindow, 1, []string{"CoreDNS", "user space", "fast path", "kernel echo", "without the program", "passed by the program"}},
 			{saturatedB, mixB, benchWindow, 1, []string{"CoreDNS", "user space", "fast path"}},
-			{alone, mixA, 1, 1, []string{"CoreDNS", "user space", "fast path", "turned round"}},
+			{alone, mixA, 1, 1, []string{"CoreDNS", "user space", "fast path", "kernel echo"}},
 			{bothCPUs, mixA, benchWindow, 2, []string{"user space, both CPUs", "fast path"}},
 		} {
 			for _, name := range load.of {
@@ -300,7 +300,7 @@ func TestVeth(t *testing.T) {
 	checkKernel(t, all)
 }
 
-// checkKernel checks that the figures are those of the kernel and not of the daemon.
+// checkKernel checks that the kernel gave the answers, and not the daemon.
 func checkKernel(t *testing.T, all map[string]*contestant) {
 	t.Helper()
 	requests := func(name string) float64 {
@@ -315,7 +315,7 @@ func checkKernel(t *testing.T, all map[string]*contestant) {
 	}
 }
 
-// report is the figures of all rounds.
+// report has the figures of all rounds.
 type report map[key][]figures
 
 type key struct {
@@ -329,7 +329,7 @@ func rate(f figures) float64    { return f.rate }
 func p50(f figures) float64     { return f.p50 }
 func p99(f figures) float64     { return f.p99 }
 
-// of is the median of a figure over the rounds, NaN if it was not measured.
+// of returns the median of a figure over the rounds, or NaN if it was not measured.
 func (r report) of(load int, name string, figure func(figures) float64) float64 {
 	var all []float64
 	for _, f := range r[key{load, name}] {
@@ -338,7 +338,7 @@ func (r report) of(load int, name string, figure func(figures) float64) float64 
 	return median(all)
 }
 
-// ratio is the median of the ratios within each round: other load slows both alike.
+// ratio returns the median of the ratios within each round: other load slows both alike.
 func (r report) ratio(load int, name string, to int, other string, figure func(figures) float64) float64 {
 	var all []float64
 	for i, f := range r[key{load, name}] {
@@ -360,7 +360,7 @@ func (r report) print(w io.Writer) {
 	fmt.Fprintf(w, "\nAcross a veth, client in a pod: %d names, medians of %d alternating rounds of %v. CPU: run time of client and server with their softirqs; machine: busy time of all CPUs, with other load (load average %s).\n\n",
 		benchNames, *rounds, benchRound, strings.Join(strings.Fields(string(load))[:3], " "))
 	fmt.Fprint(w, "| | CPU µs per hit A | B | machine A | hits/s A | lone query: CPU µs | p50 / p99 µs |\n|---|---|---|---|---|---|---|\n")
-	for _, name := range []string{"CoreDNS", "user space", "fast path", "turned round"} {
+	for _, name := range []string{"CoreDNS", "user space", "fast path", "kernel echo"} {
 		fmt.Fprintf(w, "| %s | %.2f | %.2f | %.2f | %.0f | %.2f | %.1f / %.1f |\n", name, r.of(saturatedA, name, cpu), r.of(saturatedB, name, cpu),
 			r.of(saturatedA, name, machine), r.of(saturatedA, name, rate), r.of(alone, name, cpu), r.of(alone, name, p50), r.of(alone, name, p99))
 	}
@@ -378,14 +378,14 @@ func (r report) goals(w io.Writer) (met bool) {
 		have, limit float64
 	}{
 		{"CPU per hit / CoreDNS", r.ratio(saturatedA, fast, saturatedA, "CoreDNS", cpu), 1.0 / 20},
-		{"CPU per hit / turned round", r.ratio(saturatedA, fast, saturatedA, "turned round", cpu), 1.3},
+		{"CPU per hit / kernel echo", r.ratio(saturatedA, fast, saturatedA, "kernel echo", cpu), 1.3},
 		{"CPU per hit, mix B / A", r.ratio(saturatedB, fast, saturatedA, fast, cpu), 1.05},
 		{"p50 of a lone query / CoreDNS", r.ratio(alone, fast, alone, "CoreDNS", p50), 1.0 / 15},
 		{"CPU of a query that the program passes / without it", r.ratio(saturatedA, passed, saturatedA, "without the program", cpu), 1.02},
 		{"answers/s on both CPUs, user space / kernel", r.ratio(bothCPUs, user+", both CPUs", bothCPUs, fast, rate), 1.0 / 5},
 	} {
 		verdict := "met"
-		if !(g.have <= g.limit) { // also without a figure
+		if !(g.have <= g.limit) { // true for NaN, too
 			verdict, met = "**missed**", false
 		}
 		fmt.Fprintf(w, "| %s | %.4f | %.4f | %s |\n", g.what, g.have, g.limit, verdict)

@@ -12,8 +12,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// TestOptOut: the kernel does not answer a pod whose namespace opts out, and none whose
-// pod is not known.
+// TestOptOut: the kernel does not answer a pod whose namespace opts out, nor a pod that
+// nodens does not know.
 func TestOptOut(t *testing.T) {
 	const in, out = "0b0e8f5e-4f52-4cf0-9b1d-6d4b4d5b8e01", "0b0e8f5e-4f52-4cf0-9b1d-6d4b4d5b8e02"
 	n := newNode(t, fixed)
@@ -40,7 +40,7 @@ func TestOptOut(t *testing.T) {
 	if got := n.answers(t); got != before || n.programs(t, "veth1") != 0 {
 		t.Errorf("the kernel gave %v answers to a pod that opts out", got-before)
 	}
-	// Once the pod no longer has the name, it is answered like others.
+	// After the pod has lost the name, the kernel answers it.
 	if err := os.Rename(filepath.Join(logs, "team-a_vpn-0_"+out), filepath.Join(logs, "team-b_vpn-0_"+out)); err != nil {
 		t.Fatal(err)
 	}
@@ -49,8 +49,8 @@ func TestOptOut(t *testing.T) {
 	d.CheckLog(t)
 }
 
-// TestReloads: nodens refuses a reload whose tables it has no memory for, and goes on
-// with the configuration before. A reload may turn the fast path off and on again.
+// TestReloads: nodens refuses a reload if its memory does not suffice for the tables, and
+// keeps the previous configuration. A reload may turn the fast path off and on again.
 func TestReloads(t *testing.T) {
 	n := newNode(t, fixed)
 	d := n.start(t, 2, "fastpath on {", "entries 1024", "}")
@@ -85,7 +85,7 @@ func TestPodsComeAndGo(t *testing.T) {
 	n.WaitForMetric(t, metrics, 2, "nodens_kernel_interfaces")
 }
 
-// TestSmallNode: with tables that do not fit into the cache's memory, nodens says so and
+// TestSmallNode: if the tables do not fit into the cache's memory, nodens logs that and
 // answers all queries itself.
 func TestSmallNode(t *testing.T) {
 	n := newNode(t, fixed)
@@ -101,7 +101,7 @@ func TestSmallNode(t *testing.T) {
 	}
 }
 
-// TestAllAddresses: nodens says that the kernel does not answer for a listener on all
+// TestAllAddresses: nodens logs that the kernel does not answer for a listener on all
 // addresses.
 func TestAllAddresses(t *testing.T) {
 	n := newNode(t, fixed)

@@ -14,8 +14,9 @@ func networkOrder(n uint16) uint16 {
 	return binary.NativeEndian.Uint16([]byte{byte(n >> 8), byte(n)})
 }
 
-// turn sends the packets of a pod back to it, with addresses and ports exchanged and the
-// QR bit set. It leaves the UDP checksum alone: with offload nobody checks it.
+// turn attaches a program that sends the packets of a pod back to it, with addresses and
+// ports exchanged and the QR bit set. It does not update the UDP checksum: with offload,
+// the kernel does not check it.
 func (n *node) turn(t testing.TB, name string) {
 	t.Helper()
 	const packet, size, flags = -48, 45, 44 // Ethernet, IPv4, UDP, and ID and flags of DNS

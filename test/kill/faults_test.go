@@ -81,7 +81,7 @@ var faults = []fault{
 func TestFaults(t *testing.T) { testFaults(t, newNode(t), func() {}) }
 
 // TestFaultsWithFastpath does the same while the kernel answers every second lookup of
-// the redirected pods, which send it to the target's address and port.
+// the redirected pods. They send it to the target's address and port.
 func TestFaultsWithFastpath(t *testing.T) {
 	const metrics = "127.0.0.1:9253"
 	n := newNode(t)

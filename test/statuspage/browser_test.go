@@ -20,7 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// patience limits each wait for the page. A busy machine needs much of it.
+// patience limits each wait for the page. It is long, for a busy machine.
 const patience = 3 * time.Minute
 
 // browser is a tab of a headless Chromium.
@@ -50,7 +50,7 @@ func newBrowser(t *testing.T) *browser {
 	return b
 }
 
-// note collects what a developer would see in the console.
+// note collects the messages of the console.
 func (b *browser) note(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,7 +109,7 @@ func run[T any](t *testing.T, b *browser, a chromedp.Action[T]) T {
 }
 
 // eval returns the value of a JavaScript expression, as JSON has it. Unlike
-// chromedp.Poll it needs no eval in the page, which the policy refuses.
+// chromedp.Poll, it needs no eval in the page: the page's policy refuses that.
 func (b *browser) eval(t *testing.T, expression string) any {
 	t.Helper()
 	return run(t, b, chromedp.Evaluate[any](expression))
@@ -127,7 +127,7 @@ func (b *browser) wait(t *testing.T, expression string) {
 	}
 }
 
-// view sets size and colours, as on a screen or a phone.
+// view sets the size of the screen and the colour scheme.
 func (b *browser) view(t *testing.T, width, height int64, scheme string) {
 	t.Helper()
 	size := chromedp.EmulateViewport(width, height)

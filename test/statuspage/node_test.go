@@ -66,7 +66,7 @@ func newNode(t *testing.T, args ...string) *node {
 	return n
 }
 
-// pods are the clients. The CNI knows all but the last.
+// pods are the clients. The CNI has results for all but the last.
 var pods = []struct{ ip, name string }{
 	{"10.244.1.17", "api-6b8c9d7f5b-lq9wz"}, {"10.244.1.24", "checkout-7c9d8f6b5-x2klp"}, {"10.244.1.31", "consumer-5f7dd9c8d4-8hs2m"},
 	{"10.244.1.38", "frontend-84d5b6c7f9-tq4nd"}, {"10.244.1.45", ""},
@@ -117,7 +117,7 @@ func (n *node) relay(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// join copies between c and a new connection to the status page, until one ends.
+// join copies between c and a new connection to the status page, until one closes.
 func (n *node) join(ctx context.Context, c net.Conn) {
 	defer c.Close()
 	to, err := n.DialContext(ctx, "tcp", statusAddr)
@@ -134,7 +134,7 @@ func (n *node) join(ctx context.Context, c net.Conn) {
 
 const (
 	clusterDomain = ".cluster.local."
-	markup        = "<b>bold</b>.example.com." // which the page must not interpret
+	markup        = "<b>bold</b>.example.com." // the page must not interpret it
 )
 
 // Services that exist, from the most frequent, and names of others.
@@ -181,7 +181,7 @@ func (n *node) load(t *testing.T) {
 	}
 }
 
-// ask sends a query every few milliseconds. A lost one does no harm.
+// ask sends a query every few milliseconds. The test tolerates lost queries.
 func ask(ctx context.Context, c net.Conn, sent *atomic.Int64) {
 	pick := rand.New(rand.NewSource(int64(c.LocalAddr().(*net.UDPAddr).IP[3])))
 	common := rand.NewZipf(pick, 1.3, 1, uint64(len(services)+len(external)-1))
@@ -196,7 +196,7 @@ func ask(ctx context.Context, c net.Conn, sent *atomic.Int64) {
 		at := int(common.Uint64())
 		name := ""
 		switch {
-		case sent.Add(1)%25 == 0: // a name outside with a search path's ending
+		case sent.Add(1)%25 == 0: // an external name with a search domain appended
 			name = strings.TrimSuffix(external[pick.Intn(3)], ".") + ".shop.svc" + clusterDomain
 		case at < len(services):
 			name = services[at] + clusterDomain

@@ -34,7 +34,8 @@ const (
 	history = `document.querySelector(".spark-line").getAttribute("d")?.startsWith("M1 ")`
 )
 
-// TestPage has live values, the filter, the doctor, three screens and no complaint.
+// TestPage checks live values, the filter, the doctor and three screens. The browser's
+// console must have no complaint.
 func TestPage(t *testing.T) {
 	b := newBrowser(t)
 	n := newNode(t)
@@ -74,7 +75,7 @@ func TestPage(t *testing.T) {
 	b.check(t, "net::ERR_") // the page reconnects
 }
 
-// filter searches in the lists, and changes their time.
+// filter searches in the lists, and changes their window.
 func filter(t *testing.T, b *browser, n *node) {
 	t.Helper()
 	n.Ask(t, "udp", listen+":53", lab.Query(markup, dns.TypeA))
@@ -116,8 +117,8 @@ func proxy(t *testing.T, n *node) string {
 	return s.URL + prefix
 }
 
-// TestToken asks for the token, keeps it in the tab, and reconnects after a restart of
-// nodens.
+// TestToken: the page prompts for the token, keeps it in the tab, and reconnects after a
+// restart of nodens.
 func TestToken(t *testing.T) {
 	b := newBrowser(t)
 	file := filepath.Join(t.TempDir(), "token")
