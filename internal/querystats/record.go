@@ -19,7 +19,7 @@ import (
 )
 
 // sampleRate is the number of samples a second when replies are sampled. A sample costs
-// about 0.3 µs (BenchmarkBatch), so samples use at most 0.5% of a CPU.
+// about 0.3 µs (BenchmarkAdd), so samples use at most 0.5% of a CPU.
 const sampleRate = 10_000
 
 // Stats are the statistics of one process. Its methods are safe for concurrent use. Its
