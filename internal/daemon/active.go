@@ -78,10 +78,10 @@ func (c *activeConfig) use(ctx context.Context, cfg source) error {
 	return nil
 }
 
-// keep keeps cfg for the next worker.
+// keep saves cfg for the next worker.
 func (c *activeConfig) keep(cfg source) {
 	if err := c.keeper.save(cfg.kept); err != nil {
-		c.log.Warn("a worker that replaces this one will depend on the files", "error", err)
+		c.log.Warn("saving the configuration for the next worker failed: it will read the files", "error", err)
 	}
 }
 

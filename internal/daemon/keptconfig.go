@@ -14,7 +14,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/watch"
 )
 
-// keptConfig is what determines a configuration, besides options and environment.
+// keptConfig has the input of a configuration, except for options and environment.
 type keptConfig struct {
 	texts   map[string][]byte // of the Corefile, its imports and the kube-dns ConfigMap, by path without the first slash
 	kubeDNS config.KubeDNS    // the values in use
@@ -27,7 +27,8 @@ type configKeeper struct{ file *os.File }
 // maxKept is the size in bytes of the largest configuration that is kept, compressed.
 const maxKept = 4 << 20
 
-// save replaces the kept configuration. If the process dies meanwhile, none is kept.
+// save replaces the kept configuration. If the process dies during save, the next worker
+// finds none.
 func (k configKeeper) save(c keptConfig) error {
 	if k.file == nil {
 		return nil
@@ -103,14 +104,13 @@ func readZipped(f *zip.File) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// readFirst is read at the start of a worker. If the files are not those of the worker
-// before, it returns the configuration that the worker before used: clients of a node
-// that served must not depend on new files. kept reports this; a reload then reads the
-// new files.
+// readFirst is read at the start of a worker. If the files differ from those of the
+// previous worker, it returns the configuration of the previous worker and sets kept: a
+// node that served must not depend on new files. A reload then reads the new files.
 func (c *corefiles) readFirst(k configKeeper) (cfg source, kept bool, err error) {
 	last, files, err := k.load()
 	if err != nil {
-		c.warn(fmt.Errorf("the configuration of the worker before is lost: %w", err))
+		c.warn(fmt.Errorf("the configuration of the previous worker is lost: %w", err))
 	}
 	c.kubeDNS = last.kubeDNS
 	cfg, err = c.read()
@@ -120,7 +120,7 @@ func (c *corefiles) readFirst(k configKeeper) (cfg source, kept bool, err error)
 	c.kubeDNS = last.kubeDNS
 	before, lastErr := c.parse(c.opts.source(files))
 	if lastErr != nil {
-		c.warn(fmt.Errorf("the configuration of the worker before is not used: %w", lastErr))
+		c.warn(fmt.Errorf("the configuration of the previous worker is not used: %w", lastErr))
 		return cfg, false, err
 	}
 	all := c.files(before.Files...)

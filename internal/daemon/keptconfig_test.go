@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A worker with bad files uses the files and the kube-dns ConfigMap of the worker
-// before, and those of the node as soon as they are good.
+// A worker with bad files uses the files and the kube-dns ConfigMap of the previous
+// worker. It uses those of the node as soon as they are good.
 func TestReadFirst(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -44,7 +44,7 @@ func TestReadFirst(t *testing.T) {
 		t.Fatalf("first worker: kept %t, %v", kept, err)
 	}
 	write("stubDomains", "bad")
-	if cfg, err = c.read(); err != nil { // the values before stay in use
+	if cfg, err = c.read(); err != nil { // the previous values stay in use
 		t.Fatal(err)
 	}
 	if err := keeper.save(cfg.kept); err != nil {

@@ -73,8 +73,9 @@ func (h *Heartbeat) Orphaned() <-chan struct{} {
 // Restarted reports whether the supervisor had a worker before this process.
 func (h *Heartbeat) Restarted() bool { return h != nil && h.restarted }
 
-// Shared is a file in memory that all workers of a supervisor use, one after the other.
-// It is empty at first. They share its offset, too. It is nil without a supervisor.
+// Shared returns a file in memory that all workers of a supervisor use, one after the
+// other. At first, it is empty. The workers share its offset. Without a supervisor, Shared
+// returns nil.
 func (h *Heartbeat) Shared() *os.File {
 	if h == nil {
 		return nil

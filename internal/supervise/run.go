@@ -46,7 +46,7 @@ func Run(signals <-chan os.Signal, cfg Config) (status int, err error) {
 		s.cfg.Logger.Warn("the kernel may kill the supervisor if memory runs out", "error", err)
 	}
 	if s.shared, err = newShared(); err != nil {
-		s.cfg.Logger.Warn("a worker leaves nothing to the next one", "error", err)
+		s.cfg.Logger.Warn("creating the memory that workers share failed: a new worker will read the files", "error", err)
 		if s.shared, err = os.OpenFile(os.DevNull, os.O_RDWR, 0); err != nil {
 			return 0, err
 		}
