@@ -12,13 +12,13 @@ import (
 
 const topHelp = `usage: nodens top [-once] [-o text|json] [-window 1m|5m|60m]
 
-Shows what the nodens that runs in the same network answers: the top names, clients
+Shows the state of the nodens that runs in the same network: the top names, clients
 and NXDOMAIN names, the names with the longest waits, zones and upstreams. If the
 output is not a terminal, top prints once.
 
   -once          print once
   -o FORMAT      text or json; json is the whole state, once (default text)
-  -window PERIOD of the lists: 1m, 5m or 60m (default 1m)
+  -window PERIOD period of the lists: 1m, 5m or 60m (default 1m)
 `
 
 func topCommand(e env) *cli.Command {

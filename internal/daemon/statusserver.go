@@ -67,7 +67,7 @@ func (o *Options) CheckStatus() error {
 	case err != nil:
 		return fmt.Errorf("-status-address %s: want IP:port, or an empty value for none", a)
 	case !isLoopback(host) && o.Status.TokenFile == "":
-		return fmt.Errorf("-status-address %s: pods reach this address and would see what others query; use 127.0.0.1, or set -status-token-file", a)
+		return fmt.Errorf("-status-address %s: pods can reach this address and read the queries of other pods; use 127.0.0.1, or set -status-token-file", a)
 	}
 	return nil
 }

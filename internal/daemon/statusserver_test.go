@@ -190,7 +190,7 @@ func TestCheckStatus(t *testing.T) {
 		{StatusOptions{Address: "[::1]:9354"}, ""},
 		{StatusOptions{Address: "localhost:9354"}, ""},
 		{StatusOptions{Address: ":9354", TokenFile: "/etc/token"}, ""},
-		{StatusOptions{Address: ":9354"}, "-status-address :9354: pods reach this address and would see what others query; use 127.0.0.1, or set -status-token-file"},
+		{StatusOptions{Address: ":9354"}, "-status-address :9354: pods can reach this address and read the queries of other pods; use 127.0.0.1, or set -status-token-file"},
 		{StatusOptions{Address: "10.0.0.1:9354"}, "set -status-token-file"},
 		{StatusOptions{Address: "9354"}, "want IP:port"},
 		{StatusOptions{Address: "node.example:9354"}, "want IP:port"},

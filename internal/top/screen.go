@@ -28,7 +28,7 @@ func Show(ctx context.Context, source Source, window string) error {
 		err = screen.Init()
 	}
 	if err != nil {
-		return fmt.Errorf("use the terminal: %w; -once prints the state without it", err)
+		return fmt.Errorf("open the terminal: %w; -once prints the state without it", err)
 	}
 	defer screen.Fini()
 	// The daemon's command keeps SIGHUP from ending the process.
@@ -195,7 +195,7 @@ func (v *view) draw() {
 		line("no connection: "+printable(v.err.Error()), plain.Bold(true))
 	}
 	if v.state == nil {
-		line("waiting for the state of nodens; q ends", plain)
+		line("waiting for the state of nodens; q quits", plain)
 		return
 	}
 	for _, text := range summary(v.state, v.before) {

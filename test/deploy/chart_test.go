@@ -377,7 +377,7 @@ func TestBadValues(t *testing.T) {
 		"config.extraServerBlocks=a. {\n  fastpath\n}":                                   "the fastpath directive in the Corefile needs BPF",
 		"redirect.mode=maybe":                                                            `at '/redirect/mode': value must be one of '', 'off', 'auto', 'on'`,
 		"redirect.optOut={Kube_System}":                                                  `at '/redirect/optOut/0': 'Kube_System' does not match pattern`,
-		"status.address=0.0.0.0:9354":                                                    "status.address is 0.0.0.0:9354, which pods reach, and they would see what others query: set status.tokenSecret, or use 127.0.0.1",
+		"status.address=0.0.0.0:9354":                                                    "status.address is 0.0.0.0:9354: pods can reach it and read the queries of other pods; set status.tokenSecret, or use 127.0.0.1",
 		"status.address=9354":                                                            `at '/status/address': got number, want string`,
 		"status.address=node:9354":                                                       `at '/status/address': 'node:9354' does not match pattern`,
 		"useHostNetwork=false":                                                           `without useHostNetwork, pods do not reach nodens`,

@@ -45,7 +45,7 @@
 {{- include "nodens.checkPins" . }}
 {{- with .Values.status.address }}
 {{- if not (or $.Values.status.tokenSecret (regexMatch "^(127[.][0-9.]+|localhost|\\[::1\\]):" .)) }}
-{{- fail (printf "status.address is %s, which pods reach, and they would see what others query: set status.tokenSecret, or use 127.0.0.1" .) }}
+{{- fail (printf "status.address is %s: pods can reach it and read the queries of other pods; set status.tokenSecret, or use 127.0.0.1" .) }}
 {{- end }}
 {{- end }}
 {{- if and $c.dnsServer (has $c.dnsServer (splitList "," $c.localDns)) }}
