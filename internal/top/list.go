@@ -96,12 +96,14 @@ func (l list) lines() []string {
 			}
 			lines[n] += fmt.Sprintf("%*s  ", width[i], cell)
 		}
-		lines[n] = printable(strings.TrimRight(lines[n], " "))
+		lines[n] = Printable(strings.TrimRight(lines[n], " "))
 	}
 	return lines
 }
 
-func printable(s string) string {
+// Printable replaces the characters of s that could change the terminal, such as those
+// of escape sequences and new lines.
+func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '?'

@@ -192,7 +192,7 @@ func (v *view) draw() {
 		y++
 	}
 	if v.err != nil {
-		line("no connection: "+printable(v.err.Error()), plain.Bold(true))
+		line("no connection: "+Printable(v.err.Error()), plain.Bold(true))
 	}
 	if v.state == nil {
 		line("waiting for the state of nodens; q quits", plain)

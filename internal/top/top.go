@@ -38,7 +38,17 @@ func Daemon(address, tokenFile string) (Source, error) {
 	}
 	base := "http://" + net.JoinHostPort(host, port)
 	return func(ctx context.Context, show func(*state.State) error) error {
-		err := state.Follow(ctx, base, strings.TrimSpace(string(token)), show)
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		silence := time.AfterFunc(timeout, func() { cancel(errSilent) })
+		defer silence.Stop()
+		err := state.Follow(ctx, base, strings.TrimSpace(string(token)), func(s *state.State) error {
+			silence.Reset(timeout)
+			return show(s)
+		})
+		if err != nil && context.Cause(ctx) == errSilent {
+			err = errSilent
+		}
 		if err != nil {
 			return fmt.Errorf("nodens does not report its state at %s: %w", address, err)
 		}
@@ -46,8 +56,11 @@ func Daemon(address, tokenFile string) (Source, error) {
 	}, nil
 }
 
-// timeout limits the wait for the first state.
+// timeout limits the wait for each state of a daemon.
 const timeout = 10 * time.Second
+
+// errSilent means that a daemon sent no state for timeout.
+var errSilent = fmt.Errorf("no state within %v", timeout)
 
 // errEnough ends a source.
 var errEnough = fmt.Errorf("enough")
@@ -115,7 +128,7 @@ func summary(s, before *state.State) []string {
 		lines = append(lines, problem+p)
 	}
 	for i := range lines {
-		lines[i] = printable(lines[i])
+		lines[i] = Printable(lines[i])
 	}
 	return lines
 }

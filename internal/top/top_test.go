@@ -136,6 +136,27 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
+// A daemon that hangs is no connection, whatever it has sent before.
+func TestSilentDaemon(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, _ := json.Marshal(example())
+		_, _ = w.Write([]byte("data: " + string(text) + "\n\n"))
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	defer s.Close() // waits until the connection is closed
+	source, err := Daemon(s.Listener.Addr().String(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	defer cancel()
+	if err := source(ctx, func(*state.State) error { return nil }); !errors.Is(err, errSilent) {
+		t.Error(err)
+	}
+}
+
 // shown is a view on a simulated terminal.
 type shown struct {
 	t      *testing.T
