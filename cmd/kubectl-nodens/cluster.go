@@ -78,6 +78,11 @@ func (c *cluster) pods(ctx context.Context) ([]corev1.Pod, error) {
 	if len(pods) == 0 {
 		return nil, fmt.Errorf("no pod in namespace %s has the labels %s: set --namespace and --selector", c.namespace(), c.selector)
 	}
+	for _, node := range c.nodes {
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node }) {
+			return nil, fmt.Errorf("--nodes %s: the node has no pod of nodens", node)
+		}
+	}
 	return pods, nil
 }
 

@@ -172,7 +172,7 @@ func (d diagnosis) write(w io.Writer, wide bool) error {
 	if n := len(d.Unexamined); n > 0 {
 		fmt.Fprintf(&b, ", %d things could not be examined (-o wide lists them)", n)
 	}
-	_, err := fmt.Fprintln(w, b.String())
+	_, err := fmt.Fprintln(w, printable(b.String()))
 	return err
 }
 

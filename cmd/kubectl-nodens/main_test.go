@@ -89,6 +89,9 @@ func TestStatus(t *testing.T) {
 	if strings.Contains(out, "www.example.org.") {
 		t.Errorf("the status has lists:\n%s", out)
 	}
+	if out, err = a.run("status --nodes node1,node9"); err == nil || !strings.Contains(err.Error(), "node9") {
+		t.Errorf("a node without nodens: %v: %s", err, out)
+	}
 }
 
 // One of the two rights is enough. Without both, the error names them.
@@ -168,6 +171,29 @@ NOTE large-lost
 	}
 }
 
+// What a node reports cannot change the terminal or the table.
+func TestControlCharacters(t *testing.T) {
+	const evil = "a\x1b[2J\tb\nc\u009bd"
+	text, _ := json.Marshal(evil)
+	a := newAPI(t, "pods/exec")
+	a.nodensPod("node1")
+	a.answers["nodens-node1"+execState] = stateJSON(func(s *state.State) {
+		s.Problems, s.Upstreams[0].Healthy, s.Upstreams[0].Address = []string{evil}, false, evil
+	})
+	a.answers["nodens-node1"+execFindings] = fmt.Sprintf(`{"findings":[{"id":"x","severity":"note","what":%s}],"unexamined":[%[1]s]}`, text)
+	for _, args := range []string{"status", "status -o wide", "top", "doctor -o wide"} {
+		out, _ := a.run(args)
+		if !strings.Contains(out, "a?[2J?b") || strings.ContainsAny(out, "\x1b\u009b\t") {
+			t.Errorf("%s: %q", args, out)
+		}
+	}
+	var all []nodeStatus
+	out, err := a.run("status -o json")
+	if jerr := json.Unmarshal([]byte(out), &all); err != nil || jerr != nil || all[0].State.Problems[0] != evil {
+		t.Errorf("%v, %v: %q", err, jerr, out)
+	}
+}
+
 func TestTop(t *testing.T) {
 	a := newAPI(t, "pods/exec")
 	a.nodensPod("node1")
@@ -178,6 +204,19 @@ func TestTop(t *testing.T) {
 	out, err := a.run("top")
 	wantStatus(t, err, 0)
 	wantLines(t, out, "2.0 100.0% www.example.org. .", "PROBLEM: node3: /nodens top -o json: nodens does not answer", "nodens 1.2.3 2 nodes NOT READY up 1m0s")
+	a.answers["nodens-node1"+execState] = stateJSON(func(s *state.State) {
+		var names []state.Entry
+		for i := range 30 {
+			names = append(names, state.Entry{Key: fmt.Sprintf("n%d.", i), Zone: ".", Count: 1})
+		}
+		s.Top["1m"] = state.TopLists{Covers: 60, Queries: 30, Names: names}
+	})
+	for args, want := range map[string]int{"top --nodes node1": 20, "top --nodes node1 -o wide": 30} {
+		if out, err := a.run(args); err != nil || strings.Count(out, "3.3%") != want {
+			t.Errorf("%s: want %d names, %v: %s", args, want, err, out)
+		}
+	}
+	a.answers["nodens-node1"+execState] = stateJSON(same)
 	out, err = a.run("top -o json --nodes node1,node2")
 	wantStatus(t, err, 0)
 	if s, err := state.Read(strings.NewReader(out)); err != nil || s.Requests != 200 || !s.Ready {
@@ -194,11 +233,12 @@ func TestClients(t *testing.T) {
 	a.nodensPod("node2")
 	a.created = func(p *corev1.Pod) {
 		p.Status.Phase = corev1.PodSucceeded
-		message := "0 1 kubernetes.default\n0 520 example.com\n"
-		if p.Spec.NodeName == "node2" {
-			message = "2 3 kubernetes.default\n124 1000 example.com\n"
+		message := "0 1 kubernetes.default\n0 1 kubernetes.default.svc\n0 1 kubernetes.default.svc.cluster.local.\n0 520 example.com\n"
+		if p.Spec.NodeName == "node2" { // killed
+			message = "2 3 kubernetes.default\n124 1000 kubernetes.default.svc\n0 1 kubernetes.default.svc.cluster.local.\n"
 		}
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: message}}}}
+		ended := &corev1.ContainerStateTerminated{Message: message, ExitCode: 137, Reason: "OOMKilled"}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: ended}}}
 		s := p.Spec.Containers[0].SecurityContext
 		if p.Namespace != "default" || *s.AllowPrivilegeEscalation || !*p.Spec.SecurityContext.RunAsNonRoot || p.Spec.ActiveDeadlineSeconds == nil {
 			t.Errorf("%+v", p)
@@ -209,15 +249,16 @@ func TestClients(t *testing.T) {
 	}
 	out, err := a.run("test --image a --image b=musl-lookup")
 	wantStatus(t, err, 1)
-	wantLines(t, out, "NODE IMAGE OK LONGEST PROBLEMS", "node1 a 2 of 2 5.20s example.com: slow, 5.2s", "node1 b=musl-lookup 2 of 2 5.20s example.com: slow, 5.2s",
-		"node2 b=musl-lookup 0 of 2 10.00s kubernetes.default: not found; example.com: no answer within 10 s")
+	wantLines(t, out, "NODE IMAGE OK LONGEST PROBLEMS", "node1 a 4 of 4 5.20s example.com: slow, 5.2s", "node1 b=musl-lookup 4 of 4 5.20s example.com: slow, 5.2s",
+		"node2 b=musl-lookup 1 of 4 10.00s kubernetes.default: not found; kubernetes.default.svc: no answer within 10 s; "+
+			"example.com: no result: the client ended with exit status 137: OOMKilled")
 	if len(a.deleted) != 4 || len(a.pods) != 2 {
 		t.Errorf("deleted %q, left %d pods", a.deleted, len(a.pods))
 	}
 	out, err = a.run("test --image a --nodes node1 -o json")
 	wantStatus(t, err, 0)
 	var trials []trial
-	if err := json.Unmarshal([]byte(out), &trials); err != nil || len(trials) != 1 || trials[0].Lookups[1] != (lookup{Name: "example.com", Seconds: 5.2}) {
+	if err := json.Unmarshal([]byte(out), &trials); err != nil || len(trials) != 1 || trials[0].Lookups[3] != (lookup{Name: "example.com", Seconds: 5.2}) {
 		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
+
+	"github.com/nodens-dns/nodens/internal/top"
 )
 
 // format is the value of -o: empty, wide, json or yaml.
@@ -49,9 +51,21 @@ func (f format) print(w io.Writer, v any) error {
 func table(w io.Writer, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = top.Printable(cell)
+		}
 		fmt.Fprintln(t, strings.Join(row, "\t"))
 	}
 	return t.Flush()
+}
+
+// printable replaces what top.Printable does, except for new lines.
+func printable(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = top.Printable(line)
+	}
+	return strings.Join(lines, "\n")
 }
 
 // sentence returns the text of an error on one line, for a table.

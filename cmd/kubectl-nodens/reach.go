@@ -91,6 +91,9 @@ func (c *cluster) exec(ctx context.Context, pod *corev1.Pod, command []string) (
 	}
 	out, errs := &limited{}, &limited{}
 	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out, Stderr: errs})
+	if err != nil && ctx.Err() != nil {
+		return nil, err // the executor may still write to out and errs
+	}
 	var status exec.ExitError
 	switch text := bytes.TrimSpace(errs.Bytes()); {
 	case out.cut:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,7 +39,12 @@ and getent or the COMMAND, which looks up the name that is its last argument.
 
 Exit status: 0 every lookup succeeded; 1 one failed; 2 an error.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.test(cmd.Context(), o, f) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(o.images) == 0 {
+				return errors.New("--image: want at least one")
+			}
+			return c.test(cmd.Context(), o, f)
+		},
 	}
 	f.add(cmd)
 	fs := cmd.Flags()
@@ -191,7 +197,7 @@ func (c *cluster) runClient(ctx context.Context, client *corev1.Pod) (lookups []
 		}
 	}()
 	for err == nil {
-		lookups, done := ended(pod)
+		lookups, done := ended(pod, client.Spec.Containers[0].Command[5:])
 		switch {
 		case done:
 			return lookups, nil
@@ -200,7 +206,13 @@ func (c *cluster) runClient(ctx context.Context, client *corev1.Pod) (lookups []
 		}
 		select {
 		case <-time.After(time.Second):
-			pod, err = pods.Get(ctx, client.Name, metav1.GetOptions{})
+			next, gerr := pods.Get(ctx, client.Name, metav1.GetOptions{})
+			switch {
+			case gerr == nil:
+				pod = next
+			case ctx.Err() == nil:
+				err = gerr
+			}
 		case <-ctx.Done():
 			err = fmt.Errorf("the client pod has not ended: %s", waiting(pod))
 		}
@@ -218,8 +230,9 @@ func waiting(pod *corev1.Pod) string {
 	return cmp.Or(string(pod.Status.Phase), "no status")
 }
 
-// ended returns the lookups of a client pod that has ended.
-func ended(pod *corev1.Pod) (lookups []lookup, done bool) {
+// ended returns the lookups of a client pod that has ended. A name without a lookup, for
+// example because the pod was killed, is one that failed.
+func ended(pod *corev1.Pod, names []string) (lookups []lookup, done bool) {
 	for _, s := range pod.Status.ContainerStatuses {
 		t := s.State.Terminated
 		if t == nil {
@@ -235,8 +248,14 @@ func ended(pod *corev1.Pod) (lookups []lookup, done bool) {
 			l.Error = meaning(status)
 			lookups = append(lookups, l)
 		}
+		end := fmt.Sprintf("the client ended with exit status %d: %s", t.ExitCode, t.Reason)
 		if len(lookups) == 0 {
-			lookups = []lookup{{Name: "-", Error: fmt.Sprintf("the client ended with exit status %d: %s %s", t.ExitCode, t.Reason, strings.TrimSpace(t.Message))}}
+			return []lookup{{Name: "-", Error: end + " " + strings.TrimSpace(t.Message)}}, true
+		}
+		for _, name := range names {
+			if !slices.ContainsFunc(lookups, func(l lookup) bool { return l.Name == name }) {
+				lookups = append(lookups, lookup{Name: name, Error: "no result: " + end})
+			}
 		}
 		return lookups, true
 	}

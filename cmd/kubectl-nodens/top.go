@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,7 +20,8 @@ func topCommand(c *cluster) *cobra.Command {
 		Short: "Show the top names and clients of the cluster",
 		Long: `Show the top names, clients and NXDOMAIN names, the names with the longest waits,
 zones and upstreams of all nodes together. Latencies are those of the worst node.
--o json and yaml print the merged state once.`,
+-o json and yaml print the merged state once. A printed list has 20 rows; with -o wide,
+it has all.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.SetWindow(window); err != nil {
@@ -46,7 +48,11 @@ func (c *cluster) top(ctx context.Context, o top.Options, f format) error {
 	if f.data() {
 		return f.print(c.out, s)
 	}
-	return top.Print(c.out, s, o.Window, 20)
+	rows := 20
+	if f == "wide" {
+		rows = math.MaxInt
+	}
+	return top.Print(c.out, s, o.Window, rows)
 }
 
 // follow is a top.Source of the merged state.
