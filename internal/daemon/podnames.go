@@ -34,7 +34,8 @@ type podNames struct {
 
 // podNetwork is the content of a file.
 type podNetwork struct {
-	pod   string // NAMESPACE/NAME, empty if the file has none
+	at    time.Time // when it was written
+	pod   string    // NAMESPACE/NAME, empty if the file has none
 	addrs []netip.Addr
 }
 
@@ -51,29 +52,51 @@ func (p *podNames) of(addr netip.Addr) string {
 	return p.byAddr[addr]
 }
 
-// update reads new files. p.mu is held.
+// update reads new files. If two pods have an address, the later one gets it, since the
+// runtime left the file of the other one behind. p.mu is held.
 func (p *podNames) update() {
-	entries, _ := os.ReadDir(p.dir) // without the directory, there are no names
 	files := make(map[string]podNetwork)
-	p.byAddr = make(map[netip.Addr]string)
-	for _, e := range entries[:min(len(entries), maxCNIResults)] {
-		n, known := p.files[e.Name()]
+	owners := make(map[netip.Addr]podNetwork)
+	for _, name := range fileNames(p.dir, maxCNIResults) {
+		n, known := p.files[name]
 		if !known {
-			n = readPodNetwork(filepath.Join(p.dir, e.Name()))
+			n = readPodNetwork(filepath.Join(p.dir, name))
 		}
 		if n.pod == "" {
 			continue // libcni may not have finished writing it
 		}
-		files[e.Name()] = n
+		files[name] = n
 		for _, a := range n.addrs {
-			p.byAddr[a] = n.pod
+			if owner, taken := owners[a]; !taken || owner.at.Before(n.at) {
+				owners[a] = n
+			}
 		}
 	}
-	p.files = files
+	p.files, p.byAddr = files, make(map[netip.Addr]string, len(owners))
+	for a, n := range owners {
+		p.byAddr[a] = n.pod
+	}
+}
+
+// fileNames returns the names of at most n files of a directory, none if it cannot be
+// read.
+func fileNames(dir string, n int) []string {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(n)
+	return names
 }
 
 // readPodNetwork reads a file of libcni's format cniCacheV1.
 func readPodNetwork(file string) (n podNetwork) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return n
+	}
+	n.at = info.ModTime()
 	text, err := watch.ReadFile(file, maxCNIResult)
 	if err != nil {
 		return n

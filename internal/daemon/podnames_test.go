@@ -4,7 +4,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 )
 
 func TestPodNames(t *testing.T) {
@@ -26,6 +28,20 @@ func TestPodNames(t *testing.T) {
 		if got := p.of(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("%s: %q, want %q", addr, got, want)
 		}
+	}
+	write("left-behind", strings.ReplaceAll(pod, "cart-0", "old-0"))
+	long := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(filepath.Join(dir, "left-behind"), long, long); err != nil {
+		t.Fatal(err)
+	}
+	if p.update(); p.byAddr[netip.MustParseAddr("10.244.1.7")] != "shop/cart-0" {
+		t.Errorf("an old file has the address: %v", p.byAddr)
+	}
+	if n := len(fileNames(dir, 2)); n != 2 {
+		t.Errorf("%d files, want at most 2", n)
+	}
+	if err := os.Remove(filepath.Join(dir, "left-behind")); err != nil {
+		t.Fatal(err)
 	}
 	write("half", pod)
 	if err := os.Remove(filepath.Join(dir, "bridge-c1-eth0")); err != nil {
