@@ -277,6 +277,27 @@ func TestErrorBound(t *testing.T) {
 	t.Error("the most frequent name is missing")
 }
 
+// The error bound of a client covers the zones that do not list it.
+func TestErrorBoundOfClients(t *testing.T) {
+	s := New(start)
+	client := netip.MustParseAddr("fd00::1")
+	add := func(c netip.Addr, zone string, n uint32) {
+		s.Add([]Sample{{Name: packed(t, "www."+zone), Client: c, Zone: s.Zone(zone), Weight: n}}, 0, start)
+	}
+	add(client, "large.", 2000)
+	add(client, "small.", 50)
+	for i := range 2000 { // these drive it out of the list of one zone
+		add(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), "small.", 60)
+	}
+	for zone, want := range map[string]uint64{"": 2050, "large.": 2000} {
+		l := s.Top(zone, Minute, start)
+		i := slices.IndexFunc(l.Clients, func(v Value) bool { return v.Client == client })
+		if i < 0 || l.Clients[i].Queries+l.Clients[i].Error < want {
+			t.Errorf("zone %q: %+v, want %d", zone, l.Clients, want)
+		}
+	}
+}
+
 func TestZones(t *testing.T) {
 	s := New(start)
 	for i := range 2 * maxZones {

@@ -79,7 +79,7 @@ func (t *sum) show(zones []string, name string) Lists {
 	for kind, to := range [kinds]*[]Value{&l.Names, &l.Clients, &l.Denied, &l.Slow} {
 		list := slices.DeleteFunc(t.lists[kind], func(e *entry) bool { return !wanted(e.zone) || e.weight == 0 })
 		if kind == ofClients {
-			*to = clients(list)
+			*to = clients(list, t.cuts[kind], t.busy(wanted))
 			continue
 		}
 		for _, e := range list[:min(len(list), listed)] {
@@ -93,8 +93,19 @@ func (t *sum) show(zones []string, name string) Lists {
 	return l
 }
 
-// clients sums the entries of each client over all zones.
-func clients(list []*entry) []Value {
+// busy returns how many of the wanted zones have queries.
+func (t *sum) busy(wanted func(Zone) bool) (zones uint64) {
+	for z, n := range t.queries {
+		if n > 0 && wanted(Zone(z)) {
+			zones++
+		}
+	}
+	return zones
+}
+
+// clients sums the entries of each client over all zones. In a zone without an entry,
+// the client may have up to cut queries.
+func clients(list []*entry, cut, zones uint64) []Value {
 	var all []Value
 	at := make(map[netip.Addr]int)
 	for _, e := range list {
@@ -103,10 +114,10 @@ func clients(list []*entry) []Value {
 		if !ok {
 			i = len(all)
 			at[addr] = i
-			all = append(all, Value{Client: addr})
+			all = append(all, Value{Client: addr, Error: zones * cut})
 		}
 		all[i].Queries += e.weight
-		all[i].Error += e.err
+		all[i].Error += e.err - cut // of this zone
 	}
 	slices.SortStableFunc(all, func(a, b Value) int { return int(b.Queries) - int(a.Queries) })
 	return all[:min(len(all), listed)]
