@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/nodens-dns/nodens/internal/server"
 )
 
@@ -57,8 +59,9 @@ func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commi
 		if a.byAddr[addr] != nil {
 			continue
 		}
-		s, err := openAdmin(ctx, addr)
-		if err != nil && allOptional(endpoints, addr) {
+		optional := allOptional(endpoints, addr)
+		s, err := openAdmin(ctx, addr, optional)
+		if err != nil && optional {
 			a.log.Error("no endpoints on an address that is not available", "address", addr, "error", err)
 			delete(muxes, addr)
 			continue
@@ -96,23 +99,38 @@ func muxesOf(endpoints []endpoint) map[string]*http.ServeMux {
 	return muxes
 }
 
+// Bounds of a client of an admin server. The probes of the kubelet need an address
+// that never waits, so only an optional one has maxOptionalConns.
+const (
+	maxOptionalConns = 2 * maxFollowers // connections; further ones wait
+	maxAdminHeader   = 16 << 10         // bytes of a request without its body
+	adminRead        = 5 * time.Second  // for a client to send its request
+)
+
 // openAdmin listens with SO_REUSEPORT: in a surge upgrade, the old and the new
 // process share the port.
-func openAdmin(ctx context.Context, addr string) (*adminServer, error) {
+func openAdmin(ctx context.Context, addr string, optional bool) (*adminServer, error) {
 	lc := net.ListenConfig{Control: server.SharePort(nil)}
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, explainListen(fmt.Errorf("listen on %s: %w", addr, err), addr)
+	}
+	if optional {
+		ln = netutil.LimitListener(ln, maxOptionalConns)
 	}
 	s := &adminServer{ln: ln, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // of all requests
 	s.http = &http.Server{
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.ContentLength != 0 { // the server reads the body before it sends the reply
+				_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(adminRead))
+			}
 			s.mux.Load().ServeHTTP(w, r)
 		}),
-		ReadHeaderTimeout: 5 * time.Second,
+		ReadHeaderTimeout: adminRead,
 		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    maxAdminHeader,
 	}
 	s.http.RegisterOnShutdown(cancel) // Close does so itself
 	return s, nil

@@ -67,18 +67,11 @@ func (o *Options) resources(cfg *config.Config) resources {
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &n) == nil {
 		r.files = int(min(n.Cur, math.MaxInt32))
 	}
-	addrs := make(map[netip.AddrPort]bool)
 	for _, b := range cfg.Blocks {
 		r.pools += len(b.Forwards)
 		r.taps = r.taps || len(b.Dnstap) > 0
-		found, _ := bindAddrs(b) // an error is reported when the block is built
-		for _, z := range b.Zones {
-			for _, a := range found {
-				addrs[netip.AddrPortFrom(a, o.portOf(z))] = true
-			}
-		}
 	}
-	r.addresses = max(len(addrs), 1)
+	r.addresses = max(len(o.addresses(cfg)), 1)
 	if cfg.Redirect().Mode != config.RedirectOff {
 		r.addresses += len(o.LocalIPs) // the targets
 	}
@@ -87,6 +80,21 @@ func (o *Options) resources(cfg *config.Config) resources {
 	}
 	r.pools = max(r.pools, 1)
 	return r
+}
+
+// addresses returns those on which the server listens for cfg, in order.
+func (o *Options) addresses(cfg *config.Config) []netip.AddrPort {
+	var addrs []netip.AddrPort
+	for _, b := range cfg.Blocks {
+		found, _ := bindAddrs(b) // an error is reported when the block is built
+		for _, z := range b.Zones {
+			for _, a := range found {
+				addrs = append(addrs, netip.AddrPortFrom(a, o.portOf(z)))
+			}
+		}
+	}
+	slices.SortFunc(addrs, netip.AddrPort.Compare)
+	return slices.Compact(addrs)
 }
 
 // limits are the limits of a process. Together they fit its resources.

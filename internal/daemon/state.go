@@ -77,7 +77,7 @@ func (r *reporter) stop(context.Context) error {
 // use makes later States report cfg.
 func (r *reporter) use(cfg *config.Config) { r.inUse.Store(cfg) }
 
-// stateAge is the time for which all viewers get the same counters.
+// stateAge is the time for which all viewers get the same counters and lists.
 const stateAge = time.Second / 2
 
 // state returns the State with the lists of a zone, or of all zones if zone is empty. The
@@ -87,9 +87,12 @@ func (r *reporter) state(zone string) state.State {
 	defer r.mu.Unlock()
 	if time.Since(r.last.Time) >= stateAge {
 		r.last = r.measure()
+		r.last.Top = r.top("")
 	}
 	s := r.last
-	s.Top = r.top(zone)
+	if zone != "" {
+		s.Top = r.top(zone)
+	}
 	return s
 }
 
@@ -105,7 +108,7 @@ func (r *reporter) measure() state.State {
 		Rcodes:   m.sums("coredns_dns_responses_total", "rcode"),
 		Cache:    state.Cache{Bytes: int64(m.sum("nodens_cache_bytes")), Budget: int64(m.sum("nodens_cache_budget_bytes"))},
 		Zones:    r.zones(m),
-		Corefile: cfg.Corefile,
+		Corefile: cfg.Corefile, Addresses: texts(r.opts.addresses(cfg)),
 	}
 	s.Failures = s.Rcodes["SERVFAIL"]
 	for _, z := range s.Zones {

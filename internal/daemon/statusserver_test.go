@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -33,7 +34,11 @@ func newTestStatus(t *testing.T, status StatusOptions) *statusServer {
 	store := cache.New(cache.Options{})
 	r := newReporter(b, new(probeState), newPools(t.Context(), poolsConfig{Logger: b.log}), redirect.New(redirect.Config{Logger: b.log, Registerer: b.registry}),
 		fastpath.New(b.log, b.registry, 0, fastpath.Plan{Mode: config.FastpathOff}, nil), newCacheMetrics(b.registry, store), querystats.New(time.Now()))
-	r.use(&config.Config{Corefile: ". {\n}\n"})
+	cfg, err := config.Parse("Corefile", ".:53 {\n\tbind 192.0.2.1\n}\n", config.Source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.use(cfg)
 	return newStatusServer(b, r)
 }
 
@@ -51,12 +56,18 @@ func TestState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Version != "test" || s.Node != "node-1" || s.Ready || s.Corefile != ". {\n}\n" || s.Redirection.State != "off" || s.Fastpath.State != "off" {
+	if s.Version != "test" || s.Node != "node-1" || s.Ready || !strings.Contains(s.Corefile, "bind") || !slices.Equal(s.Addresses, []string{"192.0.2.1:53"}) || s.Redirection.State != "off" || s.Fastpath.State != "off" {
 		t.Errorf("%+v", s)
 	}
 	stats := status.reporter.queries
 	client := netip.MustParseAddr("10.0.0.1")
 	stats.Add([]querystats.Sample{{Name: []byte("\x03www\x00"), Client: client, Zone: stats.Zone("."), Weight: 3, NXDomain: true, Waited: true}}, time.Second, time.Now())
+	if s, err = state.Get(t.Context(), web.URL, ""); err != nil || len(s.Top["1m"].Names) != 0 {
+		t.Errorf("lists are made for each viewer: %v, %v", s.Top, err)
+	}
+	status.reporter.mu.Lock()
+	status.reporter.last.Time = time.Time{}
+	status.reporter.mu.Unlock()
 	if s, err = state.Get(t.Context(), web.URL, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -233,5 +244,32 @@ func TestStatusAddressIsOptional(t *testing.T) {
 	})
 	if err == nil {
 		t.Error("the stream goes on")
+	}
+}
+
+// A client that does not send its request's body holds its connection for a while only.
+func TestUnsentBody(t *testing.T) {
+	t.Parallel()
+	s := newTestStatus(t, StatusOptions{Address: "127.0.0.1:0"})
+	a := newAdminServers(s.log)
+	commit, _, err := a.prepare(t.Context(), s.endpoints())
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit()
+	defer func() { _ = a.close(t.Context()) }()
+	conn, err := net.Dial("tcp", a.byAddr[s.opts.Status.Address].ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = conn.Write([]byte("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(conn); err != nil {
+		t.Errorf("the connection stays open: %v", err)
 	}
 }

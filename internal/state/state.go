@@ -9,11 +9,14 @@ import "time"
 
 // State is the state of one daemon.
 type State struct {
-	Version string    `json:"version"`
-	Node    string    `json:"node"`
-	Started time.Time `json:"started"` // start of the process
-	Time    time.Time `json:"time"`    // of this State
-	Ready   bool      `json:"ready"`
+	Version string `json:"version"`
+	Node    string `json:"node"`
+	// Addresses serve DNS. They tell two daemons of a node apart that share
+	// -status-address: each connection reaches one of them.
+	Addresses []string  `json:"addresses"`
+	Started   time.Time `json:"started"` // start of the process
+	Time      time.Time `json:"time"`    // of this State
+	Ready     bool      `json:"ready"`
 	// Problems describes current failures, one sentence each. The doctor's findings are
 	// at /api/v1/findings, because they cost probes.
 	Problems []string `json:"problems"`

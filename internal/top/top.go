@@ -117,8 +117,9 @@ func summary(s, before *state.State) []string {
 			down++
 		}
 	}
+	name := strings.TrimSpace(s.Node + " " + strings.Join(s.Addresses, ","))
 	lines := []string{
-		fmt.Sprintf("nodens %s  %s  %s  up %v", s.Version, s.Node, ready, s.Time.Sub(s.Started).Round(time.Second)),
+		fmt.Sprintf("nodens %s  %s  %s  up %v", s.Version, name, ready, s.Time.Sub(s.Started).Round(time.Second)),
 		fmt.Sprintf("%s queries/s  %s hits  %s SERVFAIL  cache %s of %s", rate(queries, s.Time.Sub(sum.Time).Seconds()), percent(hits, hits+misses),
 			percent(s.Failures-sum.Failures, queries), mebibytes(s.Cache.Bytes), mebibytes(s.Cache.Budget)),
 		fmt.Sprintf("redirection %s (%s)  fast path %s (%s, %s of queries)  upstreams %d, %d down", s.Redirection.Mode, s.Redirection.State,
