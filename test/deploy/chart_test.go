@@ -380,6 +380,7 @@ func TestBadValues(t *testing.T) {
 		"status.address=0.0.0.0:9354":                                                    "status.address is 0.0.0.0:9354: pods can reach it and read the queries of other pods; set status.tokenSecret, or use 127.0.0.1",
 		"status.address=9354":                                                            `at '/status/address': got number, want string`,
 		"status.address=node:9354":                                                       `at '/status/address': 'node:9354' does not match pattern`,
+		"useHostNetwork=false,localRedirectPolicy.enabled=true,status.podNames=true":     "status.podNames reads files of root",
 		"useHostNetwork=false":                                                           `without useHostNetwork, pods do not reach nodens`,
 		"localRedirectPolicy.enabled=true":                                               `set useHostNetwork to false`,
 		"useHostNetwork=false,localRedirectPolicy.enabled=true,redirect.mode=on":         `redirect.mode needs useHostNetwork`,

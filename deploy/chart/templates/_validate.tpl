@@ -43,6 +43,9 @@
 {{- fail "the fastpath directive in the Corefile needs BPF, which the tier minimal does not have: set tier to resilient or full" }}
 {{- end }}
 {{- include "nodens.checkPins" . }}
+{{- if and .Values.status.podNames (not .Values.useHostNetwork) }}
+{{- fail "status.podNames reads files of root, and without useHostNetwork nodens is another user: set status.podNames to false" }}
+{{- end }}
 {{- with .Values.status.address }}
 {{- if not (or $.Values.status.tokenSecret (regexMatch "^(127[.][0-9.]+|localhost|\\[::1\\]):" .)) }}
 {{- fail (printf "status.address is %s: pods can reach it and read the queries of other pods; set status.tokenSecret, or use 127.0.0.1" .) }}
