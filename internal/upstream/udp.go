@@ -74,6 +74,9 @@ func (ps *ports) send(q *query, now time.Time) error {
 	buf := buffers.Get().(*[maxDatagram]byte)
 	defer buffers.Put(buf)
 	b := q.pack(buf[:0])[2:]
+	if ps.server.pool.cfg.Tap != nil { // before the reply can come
+		q.tap(pt.conn, time.Time{}, b)
+	}
 	if pt.raw == nil {
 		_, err = pt.conn.Write(b)
 	} else {
@@ -86,9 +89,6 @@ func (ps *ports) send(q *query, now time.Time) error {
 		}
 	}
 	if err == nil {
-		if ps.server.pool.cfg.Tap != nil {
-			q.tap(pt.conn, time.Time{}, b)
-		}
 		return nil
 	}
 	if !isOurs(err) {
