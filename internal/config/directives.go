@@ -117,7 +117,7 @@ func queryDirectives() []Directive {
 			Options:  []string{"identity IDENTITY", "version VERSION", "extra TEXT", "skipverify"},
 			Summary:  "Send the queries and replies of clients and upstreams to a dnstap reader at PATH, unix://PATH, tcp://HOST:PORT or tls://HOST:PORT.",
 			describe: func(b *Block) [][]string { return each(b.Dnstap...) },
-			Differs:  "A slow reader never delays a query: up to 1/64 of the memory limit, at most 4 MiB, waits for it; further messages are dropped and counted in nodens_dnstap_messages_total. nodens sends the messages to upstreams as they are on the wire, and also the zone and its own address. extra has no labels; listen, writebuffer and queue are refused. Replies of the block do not use the fast path.",
+			Differs:  "A slow reader never delays a query: up to 1/64 of the memory limit, at most 4 MiB, waits for all readers; further messages are dropped and counted in nodens_dnstap_messages_total. nodens sends the messages to upstreams as they are on the wire, and also the zone and its own address. extra has no labels; listen, writebuffer and queue are refused. Replies of the block do not use the fast path.",
 		},
 		{
 			Name: "dns64", Forms: []string{"dns64 [PREFIX]"}, parse: parseDNS64, last: true,

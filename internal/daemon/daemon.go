@@ -121,7 +121,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 	})
 	lines, probes, caches := newQueryLog(o.Stdout, b.registry), new(probeState), newCacheMetrics(b.registry, store)
 	reporter := newReporter(b, probes, pools, redir, fast, caches, metrics.QueryStats())
-	taps := newTaps(b, limits.taps)
+	taps := newTaps(b, limits.taps, srv.ReserveUnread)
 	active := &activeConfig{
 		base: b, server: srv, store: store, pools: pools, taps: taps, redirect: redir, fast: fast, host: host, reloads: reloads, loops: loops,
 		builder: newBuilder(b, store, pools, taps, redir.Gate(), lines, probes, newStatusServer(b, reporter)), admin: newAdminServers(b.log),

@@ -19,14 +19,15 @@ import (
 // goroutine calls its methods.
 type taps struct {
 	base
-	limit    int64 // bytes of all queues
+	limit    int64             // bytes of all queues
+	reserve  func(bytes int64) // takes limit from another budget; negative: gives it back
 	messages *prometheus.CounterVec
 	byKey    map[string]*dnstap.Tap
 }
 
-func newTaps(b base, limit int64) *taps {
+func newTaps(b base, limit int64, reserve func(bytes int64)) *taps {
 	t := &taps{
-		base: b, limit: limit, byKey: make(map[string]*dnstap.Tap),
+		base: b, limit: limit, reserve: reserve, byKey: make(map[string]*dnstap.Tap),
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "nodens_dnstap_messages_total", Help: "Messages for dnstap readers. A message is dropped if the reader is too slow or away for too long.",
 		}, []string{"reader", "result"}),
@@ -43,6 +44,9 @@ func (t *taps) open(block *config.Block, keep map[string]bool) (list tapList, ke
 	for _, d := range block.Dnstap {
 		k := d.Key()
 		if t.byKey[k] == nil {
+			if len(t.byKey) == 0 {
+				t.reserve(t.limit)
+			}
 			t.byKey[k] = dnstap.New(t.config(d), int(t.limit))
 			t.divide()
 		}
@@ -85,6 +89,7 @@ func (t *taps) config(d *config.Dnstap) dnstap.Config {
 // retain closes the taps that are not in keep.
 func (t *taps) retain(keep map[string]bool) {
 	var closing sync.WaitGroup
+	before := len(t.byKey)
 	for k, tap := range t.byKey {
 		if !keep[k] {
 			delete(t.byKey, k)
@@ -92,6 +97,9 @@ func (t *taps) retain(keep map[string]bool) {
 		}
 	}
 	closing.Wait()
+	if before > 0 && len(t.byKey) == 0 {
+		t.reserve(-t.limit)
+	}
 	t.divide()
 }
 

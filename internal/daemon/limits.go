@@ -54,7 +54,6 @@ type resources struct {
 	workers   int   // UDP sockets of an address
 	addresses int   // on which the server listens
 	pools     int
-	taps      bool // whether there are dnstap readers
 }
 
 // resources returns those of this process for a Corefile.
@@ -69,7 +68,6 @@ func (o *Options) resources(cfg *config.Config) resources {
 	}
 	for _, b := range cfg.Blocks {
 		r.pools += len(b.Forwards)
-		r.taps = r.taps || len(b.Dnstap) > 0
 	}
 	r.addresses = max(len(o.addresses(cfg)), 1)
 	if cfg.Redirect().Mode != config.RedirectOff {
@@ -105,7 +103,7 @@ type limits struct {
 	workers                 int   // UDP sockets of an address
 	queue                   int64 // bytes of the receive queue of each
 	unread                  int64 // bytes of replies that TCP clients do not read
-	taps                    int64 // bytes of messages that wait for dnstap readers
+	taps                    int64 // bytes of messages that wait for dnstap readers, a part of unread
 	misses, missesPerClient int
 	conns, connsPerClient   int // TCP connections of clients on an address
 	upstreamSockets         int // UDP, of all pools
@@ -139,9 +137,6 @@ func (o *Options) limits(r resources) limits {
 	}
 	left -= l.setMisses(o.Limits, left) * missPrice
 	l.setConns(o.Limits, r, left)
-	if r.taps {
-		l.unread -= l.taps // both are in fixed
-	}
 	if r.memory > 0 {
 		l.heap = l.heapLimit(r)
 	}

@@ -376,6 +376,9 @@ func (c *tcpConn) reserve(q *Query, reply []byte) []byte {
 	return reply
 }
 
+// ReserveUnread takes bytes of TCPLimits.Unread for another use, or gives back -bytes.
+func (s *Server) ReserveUnread(bytes int64) { s.tcpUnread.Add(bytes) }
+
 // accepted undoes reserve for n bytes of frames.
 func (c *tcpConn) accepted(n int) {
 	c.misses.mu.Lock()
