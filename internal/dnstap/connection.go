@@ -16,21 +16,24 @@ import (
 func (t *Tap) run(stopped, killed context.Context) {
 	defer close(t.done)
 	var rest []byte // not sent yet
-	wait, reported := minBackoff, false
+	defer func() { t.lose(rest) }()
+	wait, connected, warned := minBackoff, false, time.Time{}
 	for {
 		began := time.Now()
 		c, err := t.connect(stopped, killed)
 		if err == nil {
-			t.cfg.Logger.Info("dnstap reader connected", "reader", t.cfg.Address)
-			reported = false
+			if !connected {
+				connected = true
+				t.cfg.Logger.Info("dnstap reader connected", "reader", t.cfg.Address)
+			}
 			rest, err = c.serve(stopped, rest)
 			c.close(err == nil)
 		}
 		if stopped.Err() != nil {
 			return
 		}
-		if !reported {
-			reported = true
+		if (connected || warned.IsZero()) && time.Since(warned) > warnInterval {
+			connected, warned = false, time.Now()
 			t.cfg.Logger.Warn("no connection to the dnstap reader: messages wait in a bounded queue", "reader", t.cfg.Address, "error", err)
 		}
 		if time.Since(began) > maxBackoff {
@@ -72,8 +75,12 @@ func (t *Tap) connect(stopped, killed context.Context) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
+	raw := conn // to close without the wait for TLS's last message
+	if c, ok := conn.(*tls.Conn); ok {
+		raw = c.NetConn()
+	}
 	c := &connection{Conn: conn, t: t}
-	c.unwatch = context.AfterFunc(killed, func() { _ = conn.Close() })
+	c.unwatch = context.AfterFunc(killed, func() { _ = raw.Close() })
 	c.frames, err = framestream.NewWriter(c, &framestream.WriterOptions{
 		ContentTypes: [][]byte{pb.FSContentType}, Bidirectional: true, Timeout: writeTimeout,
 	})
@@ -90,8 +97,8 @@ func (c *connection) close(properly bool) {
 	if properly {
 		_ = c.frames.Close()
 	}
-	c.unwatch()
 	_ = c.Conn.Close()
+	c.unwatch()
 }
 
 // serve sends rest and then the queue, until stopped is done. After an error it returns

@@ -46,6 +46,7 @@ const (
 	minBackoff   = 100 * time.Millisecond
 	maxBackoff   = 5 * time.Second
 	recovered    = 10 * time.Second // time without drops until caughtUp logs
+	warnInterval = 30 * time.Second // between log lines about a reader that accepts and closes
 )
 
 // New makes a Tap and starts to connect. Its memory is at most limit bytes.
@@ -66,7 +67,8 @@ func (t *Tap) SetLimit(bytes int) {
 	t.limit = bytes / 2
 }
 
-// Close sends the queue, for at most closeTimeout, and closes the connection.
+// Close sends the queue, for at most closeTimeout, and closes the connection. Messages
+// that are left count as dropped.
 func (t *Tap) Close() {
 	t.stop()
 	defer time.AfterFunc(closeTimeout, t.kill).Stop()
@@ -127,6 +129,16 @@ func (t *Tap) take(spare []byte) []byte {
 	}
 	t.queue, t.full = spare[:0], false
 	return out
+}
+
+// lose counts the messages of rest and of the queue as dropped.
+func (t *Tap) lose(rest []byte) {
+	for _, b := range [][]byte{rest, t.take(nil)} {
+		for len(b) > 0 {
+			b = b[4+binary.BigEndian.Uint32(b):]
+			t.cfg.Dropped.Inc()
+		}
+	}
 }
 
 // caughtUp logs that no message was dropped for some time.

@@ -1,6 +1,8 @@
 package dnstap
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"log/slog"
 	"net"
@@ -13,19 +15,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/nodens-dns/nodens/internal/lab"
 )
 
 // newTap makes a Tap that sends to a socket in a new directory.
 func newTap(t *testing.T, limit int) (*Tap, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
-	tap := New(Config{
-		Network: "unix", Address: path, Full: true, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Sent:    prometheus.NewCounter(prometheus.CounterOpts{Name: "sent"}),
-		Dropped: prometheus.NewCounter(prometheus.CounterOpts{Name: "dropped"}),
-	}, limit)
+	return startTap(t, Config{Network: "unix", Address: path}, limit), path
+}
+
+// startTap adds to c what all Taps have.
+func startTap(t *testing.T, c Config, limit int) *Tap {
+	t.Helper()
+	c.Full, c.Logger = true, slog.New(slog.NewTextHandler(io.Discard, nil))
+	c.Sent = prometheus.NewCounter(prometheus.CounterOpts{Name: "sent"})
+	c.Dropped = prometheus.NewCounter(prometheus.CounterOpts{Name: "dropped"})
+	tap := New(c, limit)
 	t.Cleanup(tap.Close)
-	return tap, path
+	return tap
 }
 
 func query(port int) *Message {
@@ -93,5 +102,97 @@ func TestNoReader(t *testing.T) {
 	dropped := testutil.ToFloat64(tap.cfg.Dropped)
 	if queued == 0 || queued > limit/2 || dropped == 0 || dropped >= n {
 		t.Errorf("%d bytes of %d are queued, %v messages of %d dropped", queued, limit/2, dropped, n)
+	}
+}
+
+// TestTLS sends to a reader with a certificate, after one whose name is wrong.
+func TestTLS(t *testing.T) {
+	cert, ca := lab.Certificate(t, "reader.example", time.Now().Add(time.Hour))
+	wrong, wrongCA := lab.Certificate(t, "other.example", time.Now().Add(time.Hour))
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(ca + wrongCA)) {
+		t.Fatal("no certificate")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	tap := startTap(t, Config{
+		Network: "tcp", Address: l.Addr().String(), TLS: &tls.Config{RootCAs: roots, ServerName: "reader.example"},
+	}, 1<<20)
+	tap.Send(query(53))
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{wrong}}).Handshake() == nil {
+		t.Error("a certificate of another name is accepted")
+	}
+	conn.Close()
+	m := read(t, tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}}), 1)[0]
+	if m.GetQueryPort() != 53 {
+		t.Errorf("got %v", m)
+	}
+}
+
+// TestClose closes a Tap with messages in its queue. The reader gets them.
+func TestClose(t *testing.T) {
+	const n = 100
+	tap, path := newTap(t, 1<<20)
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	r, err := pb.NewReader(conn, &pb.ReaderOptions{Bidirectional: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan int)
+	go func() {
+		frame, count := make([]byte, 64<<10), 0
+		for ; err == nil; count++ {
+			_, err = r.ReadFrame(frame)
+		}
+		got <- count - 1 // the last call has failed
+	}()
+	for i := range n {
+		tap.Send(query(i))
+	}
+	tap.Close()
+	if count := <-got; count != n {
+		t.Errorf("%d messages of %d, then %v", count, n, err)
+	}
+	if sent := testutil.ToFloat64(tap.cfg.Sent); sent != n {
+		t.Errorf("%v messages are counted", sent)
+	}
+}
+
+// TestCloseWithoutReply closes a Tap whose reader accepts and says nothing: Close ends,
+// and the messages count as dropped.
+func TestCloseWithoutReply(t *testing.T) {
+	tap, path := newTap(t, 1<<20)
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for i := range 3 {
+		tap.Send(query(i))
+	}
+	tap.Close()
+	if n := testutil.ToFloat64(tap.cfg.Dropped); n != 3 {
+		t.Errorf("%v messages are dropped", n)
 	}
 }
