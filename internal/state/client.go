@@ -24,17 +24,6 @@ const (
 // maxState bounds the bytes of one State.
 const maxState = 16 << 20
 
-// Get returns the State of the daemon at base, such as http://127.0.0.1:9354. It sends
-// no token if token is empty.
-func Get(ctx context.Context, base, token string) (*State, error) {
-	body, err := open(ctx, base+Path, token)
-	if err != nil {
-		return nil, err
-	}
-	defer body.Close()
-	return Read(body)
-}
-
 // Read reads one State in JSON.
 func Read(r io.Reader) (*State, error) {
 	s := new(State)
