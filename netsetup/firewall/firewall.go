@@ -6,6 +6,7 @@ package firewall
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -202,18 +203,13 @@ func (f *Firewall) converge() (changed bool, err error) {
 
 // convergeOnce continues with the other chains if one fails.
 func (f *Firewall) convergeOnce() (changed bool, err error) {
-	chains, err := readChains(f.nft)
+	chains, err := f.readWatched()
 	if err != nil {
 		return false, err
 	}
 	if g := f.otherOwner(chains); g != "" {
 		f.previous = g
 	}
-	watched := make(map[nft.TableID][]string)
-	for _, c := range chains {
-		watched[c.table] = append(watched[c.table], c.reads...)
-	}
-	f.watched.Store(&watched)
 	drops := 0
 	for _, c := range chains {
 		one, fitErr := c.fit(f.nft, f.want.accepts(c, f.id.Generation), everyGeneration)
@@ -225,6 +221,25 @@ func (f *Firewall) convergeOnce() (changed bool, err error) {
 	}
 	f.drops.Set(float64(drops))
 	return changed, err
+}
+
+// readWatched reads the chains and sets watched. If watched changes, it reads again:
+// Concerns may have ignored a change of the new chains.
+func (f *Firewall) readWatched() (chains []*chain, err error) {
+	for range 3 {
+		if chains, err = readChains(f.nft); err != nil {
+			return nil, err
+		}
+		watched := make(map[nft.TableID][]string)
+		for _, c := range chains {
+			watched[c.table] = append(watched[c.table], c.reads...)
+		}
+		before := f.watched.Swap(&watched)
+		if before != nil && maps.EqualFunc(*before, watched, slices.Equal) {
+			break
+		}
+	}
+	return chains, nil
 }
 
 // release hands our rules back or deletes them.
