@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"os"
+	"os/exec"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -70,5 +71,43 @@ func TestExtendedTimeout(t *testing.T) {
 	}
 	if w.heartbeat(); w.killTimeout() != 450*ms {
 		t.Errorf("after a heartbeat: killed at %v", w.killTimeout())
+	}
+}
+
+// A worker that waits for a CPU is killed once it hangs without waiting, or after ten
+// timeouts.
+func TestStarvedWorker(t *testing.T) {
+	for _, extensions := range []int{0, 1, maxExtensions} {
+		cmd := exec.Command("sleep", "1000")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill() })
+		w := &worker{pid: cmd.Process.Pid, watchdog: watchdog{timeouts: timeouts{kill: time.Hour}}}
+		s := &supervisor{cfg: Config{}.withDefaults(), worker: w, timeout: time.NewTimer(time.Hour)}
+		timeout := func(starved bool) {
+			w.watchdog.waiting = time.Hour
+			w.starvation.since = w.starvation.since.Add(-time.Hour)
+			if starved {
+				w.starvation.delay -= time.Hour
+			}
+			s.checkWorker()
+		}
+		w.watchdog.heartbeat()
+		s.checkWorker() // after half of the time
+		for i := range extensions {
+			if timeout(true); w.watchdog.extensions != i+1 {
+				t.Fatalf("timeout %d: extended %d times", i+1, w.watchdog.extensions)
+			}
+			if err := cmd.Process.Signal(unix.Signal(0)); err != nil {
+				t.Fatalf("timeout %d: the worker has ended: %v", i+1, err)
+			}
+		}
+		if timeout(extensions == maxExtensions); w.watchdog.extensions != extensions {
+			t.Fatalf("extended %d times, want %d", w.watchdog.extensions, extensions)
+		}
+		if err := cmd.Wait(); err == nil || err.Error() != "signal: killed" {
+			t.Errorf("after %d extensions, the worker ended with %v", extensions, err)
+		}
 	}
 }
