@@ -32,6 +32,7 @@ type exchange struct {
 	// Set by inflight.join.
 	inflight string // Query.inflightKey
 	check    bool   // look into the cache first
+	kind     slotKind
 
 	bypass bool // ask the sources: no answer from the cache
 	probes bool // set by learn: look for a cut when the answer is delivered
@@ -159,7 +160,7 @@ func (x *exchange) replied(i int, end time.Time, m *dns.Msg, err error) {
 func (x *exchange) deliver(a answer) {
 	waiting, charged := x.srv.inflight.end(x, x.srv.clock())
 	if charged {
-		x.srv.misses.release(x.zone, x.client.Addr())
+		x.srv.misses.release(x.zone, x.client.Addr(), x.kind)
 	}
 	for _, w := range waiting {
 		w.deliver(a)
@@ -443,9 +444,10 @@ func (q *Query) inflightKey() string {
 // takes one slot. It is safe for concurrent use.
 type misses struct {
 	limit     int64
-	perClient int64 // of one client in one zone
+	perClient int // of one client in one zone
 
 	active atomic.Int64
+	own    atomic.Int64 // those of active that are forItself
 	shards [missShards]missShard
 }
 
@@ -453,8 +455,8 @@ const missShards = 16
 
 type missShard struct {
 	mu     sync.Mutex
-	active map[missOwner]int // without zeros
-	_      [40]byte          // one cache line per shard
+	active map[missOwner]slots // without zeros
+	_      [40]byte            // one cache line per shard
 }
 
 // missOwner is a client, in one zone: a pod whose lookups of external names fail
@@ -464,15 +466,28 @@ type missOwner struct {
 	zone   *Zone
 }
 
+// slots are the slots of an owner, by kind.
+type slots [2]int
+
+// slotKind tells queries of clients from those that no client has sent, such as the
+// ones for siblings and refreshes. The latter get at most half of each limit: an
+// upstream that drops AAAA keeps siblings in flight for 4 s.
+type slotKind int
+
+const (
+	forClient slotKind = iota
+	forItself
+)
+
 // zoneShare limits the slots of one of several zones to this multiple of the free
 // slots. One zone alone gets 4/5 of all slots, two get 4/9 each, and some slots
 // always stay free for other zones.
 const zoneShare = 4
 
 func newMisses(limit, perClient int) *misses {
-	m := &misses{limit: int64(limit), perClient: int64(perClient)}
+	m := &misses{limit: int64(limit), perClient: perClient}
 	for i := range m.shards {
-		m.shards[i].active = make(map[missOwner]int)
+		m.shards[i].active = make(map[missOwner]slots)
 	}
 	return m
 }
@@ -489,58 +504,59 @@ const (
 
 func (r refusal) Error() string { return string(r) }
 
-// forClient and forItself divide a limit: each kind of slot may use this share of it.
-// Queries that nodens sends for itself, such as those for siblings, leave half of the
-// slots to queries of clients: an upstream that drops AAAA keeps siblings in flight for
-// 4 s.
-const (
-	forClient = 1
-	forItself = 2
-)
-
 // acquire takes a slot for client in z, or returns the reason why it cannot. Every
-// slot must be released. share is forClient or forItself.
-func (m *misses) acquire(z *boundZone, client netip.Addr, share int64) error {
+// slot must be released with the same kind.
+func (m *misses) acquire(z *boundZone, client netip.Addr, kind slotKind) error {
 	s := m.shard(client)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	owner := missOwner{client, z.Zone}
-	if int64(s.active[owner]) >= max(m.perClient/share, 1) {
+	n := s.active[owner]
+	if n[forClient]+n[forItself] >= m.perClient || kind == forItself && n[forItself] >= max(m.perClient/2, 1) {
 		return refusedClient
 	}
-	zone, all := z.active.Add(1), m.active.Add(1)
-	if all > max(m.limit/share, 1) || len(z.table.zones) > 1 && zone > zoneShare*(m.limit-all+1) {
+	zone, all, own := z.active.Add(1), m.active.Add(1), m.own.Add(int64(kind))
+	if all > m.limit || kind == forItself && own > max(m.limit/2, 1) || len(z.table.zones) > 1 && zone > zoneShare*(m.limit-all+1) {
 		z.active.Add(-1)
 		m.active.Add(-1)
+		m.own.Add(-int64(kind))
 		return refusedAll
 	}
-	s.active[owner]++
+	n[kind]++
+	s.active[owner] = n
 	return nil
 }
 
 // charge takes a slot for a query to an upstream that continues without its client.
-// The slot may exceed the limits; later misses then get no slot until enough are
-// released.
+// The slot, of the kind forClient, may exceed the limits; later misses then get no slot
+// until enough are released.
 func (m *misses) charge(z *boundZone, client netip.Addr) {
 	s := m.shard(client)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	z.active.Add(1)
 	m.active.Add(1)
-	s.active[missOwner{client, z.Zone}]++
+	owner := missOwner{client, z.Zone}
+	n := s.active[owner]
+	n[forClient]++
+	s.active[owner] = n
 }
 
 // release releases a slot.
-func (m *misses) release(z *boundZone, client netip.Addr) {
+func (m *misses) release(z *boundZone, client netip.Addr, kind slotKind) {
 	s := m.shard(client)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	z.active.Add(-1)
 	m.active.Add(-1)
+	m.own.Add(-int64(kind))
 	owner := missOwner{client, z.Zone}
-	if s.active[owner]--; s.active[owner] <= 0 {
+	n := s.active[owner]
+	if n[kind]--; n == (slots{}) {
 		delete(s.active, owner)
+		return
 	}
+	s.active[owner] = n
 }
 
 // shard selects a shard by the last bytes of the address, in which the pods of a

@@ -116,8 +116,8 @@ func (m *misses) empty(t *testing.T, zones ...*boundZone) {
 			t.Errorf("zone %d counts %d misses", i, n)
 		}
 	}
-	if n := m.active.Load(); n != 0 {
-		t.Errorf("%d misses are counted", n)
+	if all, own := m.active.Load(), m.own.Load(); all != 0 || own != 0 {
+		t.Errorf("%d misses are counted, %d of nodens itself", all, own)
 	}
 }
 
@@ -134,13 +134,13 @@ func TestMissesOfClient(t *testing.T) {
 			t.Fatalf("step %d: %v, want %v", i, err, step.want)
 		}
 	}
-	m.release(zones[0], a)
+	m.release(zones[0], a, forClient)
 	if err := m.acquire(zones[0], a, forClient); err != nil {
 		t.Errorf("after a release: %v", err)
 	}
 	for _, step := range steps {
 		if step.want == nil {
-			m.release(zones[step.zone], step.client)
+			m.release(zones[step.zone], step.client, forClient)
 		}
 	}
 	m.empty(t, zones...)
@@ -161,47 +161,57 @@ func TestMissesInAll(t *testing.T) {
 			t.Fatalf("above the limit: %v", err)
 		}
 	}
-	m.release(z, a)
+	m.release(z, a, forClient)
 	m.charge(z, b)
 	if err := m.acquire(z, b, forClient); err != refusedAll {
 		t.Errorf("above the limit by a charge: %v", err)
 	}
-	m.release(z, a)
+	m.release(z, a, forClient)
 	for i := range 2 { // the limit holds for b as if it had not been refused
 		if err := m.acquire(z, b, forClient); (err == nil) != (i == 0) {
 			t.Errorf("b's miss %d: %v", i, err)
 		}
 	}
-	m.release(z, b)
-	m.release(z, b)
+	m.release(z, b, forClient)
+	m.release(z, b, forClient)
 	m.empty(t, z)
 }
 
-// TestMissesForItself: queries that nodens sends for itself leave half of the slots of
-// each client, and half of all slots, to clients.
+// TestMissesForItself: queries that no client has sent leave half of the slots of each
+// client, and half of all, to the clients. Clients' queries do not use their half.
 func TestMissesForItself(t *testing.T) {
-	m, z := newMisses(8, 6), boundZones(1)[0]
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	for _, step := range []struct {
+	type step struct {
 		client netip.Addr
-		share  int64
+		kind   slotKind
 		want   error
-	}{
-		{a, forItself, nil}, {a, forItself, nil}, {a, forItself, nil}, {a, forItself, refusedClient},
-		{b, forItself, nil}, {b, forItself, refusedAll}, {b, forClient, nil},
-		{a, forClient, nil}, {a, forClient, nil}, {a, forClient, nil}, {a, forClient, refusedClient},
-		{b, forClient, refusedAll},
+	}
+	for _, steps := range [][]step{
+		{
+			{a, forItself, nil}, {a, forItself, nil}, {a, forItself, nil}, {a, forItself, refusedClient},
+			{b, forItself, nil}, {b, forItself, refusedAll}, {b, forClient, nil},
+			{a, forClient, nil}, {a, forClient, nil}, {a, forClient, nil}, {a, forClient, refusedClient},
+			{b, forClient, refusedAll},
+		},
+		{
+			{a, forClient, nil}, {a, forClient, nil}, {a, forClient, nil}, {a, forClient, nil},
+			{a, forItself, nil}, {a, forItself, nil}, {a, forItself, refusedClient},
+			{b, forItself, nil}, {b, forItself, nil}, {b, forItself, refusedAll},
+		},
 	} {
-		if err := m.acquire(z, step.client, step.share); err != step.want {
-			t.Fatalf("%+v: %v", step, err)
+		m, z := newMisses(8, 6), boundZones(1)[0]
+		for i, s := range steps {
+			if err := m.acquire(z, s.client, s.kind); err != s.want {
+				t.Fatalf("step %d, %+v: %v", i, s, err)
+			}
 		}
+		for _, s := range steps {
+			if s.want == nil {
+				m.release(z, s.client, s.kind)
+			}
+		}
+		m.empty(t, z)
 	}
-	for range 6 {
-		m.release(z, a)
-	}
-	m.release(z, b)
-	m.release(z, b)
-	m.empty(t, z)
 }
 
 // TestMissesOfZones: a zone whose upstream is dead does not take the slots of

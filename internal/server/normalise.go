@@ -477,7 +477,7 @@ type observer struct {
 func (o *observer) place() *int { return &o.queued }
 
 func (o *observer) deliver(a answer) {
-	o.srv.misses.release(o.q.zone, o.q.client.Addr())
+	o.srv.misses.release(o.q.zone, o.q.client.Addr(), forItself)
 	o.count(o.q.sibling(a, o.srv.clock()))
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -357,6 +358,39 @@ func TestNormaliseLateSibling(t *testing.T) {
 	if r := ts.ask(t, "udp", query("x.example.com.", dns.TypeAAAA)); len(r.Answer) != 1 {
 		t.Errorf("AAAA: %v", r)
 	}
+}
+
+// TestNormaliseRefusedSibling: an NXDOMAIN whose sibling is not asked for lack of slots
+// is passed on, but not for long. With slots, the name's address is found.
+func TestNormaliseRefusedSibling(t *testing.T) {
+	src := &scripted{zones: map[string][2]kind{"x.example.com.": {nx, data}}}
+	ts := normaliseServer(t, NormaliseConfig{Repair: true}, src)
+	z, taken := boundZones(1)[0], []netip.Addr(nil)
+	for c := netip.MustParseAddr("192.0.2.1"); ; c = c.Next() {
+		var err error
+		for err == nil {
+			if err = ts.misses.acquire(z, c, forItself); err == nil {
+				taken = append(taken, c)
+			}
+		}
+		if err == refusedAll {
+			break
+		}
+	}
+	r := ts.ask(t, "udp", query("x.example.com.", dns.TypeA))
+	if r.Rcode != dns.RcodeNameError || len(r.Ns) != 1 || r.Ns[0].Header().Ttl > lateTTL {
+		t.Errorf("A while AAAA is refused: %v", r)
+	}
+	if n := src.counts()["x.example.com.1"]; n != 0 {
+		t.Errorf("AAAA was asked %d times", n)
+	}
+	for _, c := range taken {
+		ts.misses.release(z, c, forItself)
+	}
+	if r := ts.ask(t, "udp", query("x.example.com.", dns.TypeA)); r.Rcode != dns.RcodeSuccess {
+		t.Errorf("A: %v", r)
+	}
+	waitFor(t, "the release of all slots", func() bool { return ts.misses.active.Load() == 0 && ts.misses.own.Load() == 0 })
 }
 
 // TestFailureIsAskedOnce: after a timeout of a source, the waiting client does

@@ -182,7 +182,7 @@ func (j *job) abandon() {
 		left, cancelled = j.srv.inflight.abandon(j.q.siblingQuery(&other).inflightKey(), j, j.srv.charge)
 	}
 	if cancelled != nil && cancelled.charged {
-		j.srv.misses.release(cancelled.zone, cancelled.client.Addr())
+		j.srv.misses.release(cancelled.zone, cancelled.client.Addr(), cancelled.kind)
 	}
 	if left {
 		j.finish(nil, outcome{dropped: true})
@@ -204,7 +204,7 @@ func (s *resolver) background(q *Query, w waiter) bool {
 		if err := s.misses.acquire(q.zone, q.client.Addr(), forItself); err != nil {
 			return err
 		}
-		x.charged = true
+		x.charged, x.kind = true, forItself
 		x.fill(s, q)
 		return nil
 	})
@@ -386,7 +386,7 @@ func (j *job) finish(reply []byte, o outcome) {
 	j.lis, j.inner = nil, nil
 	if inner == nil {
 		defer l.jobs.Done()
-		s.misses.release(j.q.zone, j.q.client.Addr())
+		s.misses.release(j.q.zone, j.q.client.Addr(), forClient)
 		if j.conn != nil && !o.dropped {
 			reply = j.conn.reserve(&j.q, reply)
 		}
