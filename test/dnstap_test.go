@@ -195,14 +195,9 @@ func TestDnstapReader(t *testing.T) {
 		}
 		ask(100)
 	}
-	mark := d.Err.Mark()
 	reader.Signal(t, syscall.SIGKILL)
 	reader.Wait(t)
-	d.Err.WaitFor(t, mark, "no connection to the dnstap reader")
 	ask(10)
-	mark = d.Err.Mark()
 	again := c.startReader(t, "-l", socket)
-	d.Err.WaitFor(t, mark, "dnstap reader connected")
-	ask(1)
-	messages(t, again, 1)
+	again.Out.WaitForRetrying(t, 0, "message", time.Second, func() { ask(1) })
 }
