@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/streaming/pkg/httpstream"
@@ -53,7 +54,7 @@ func newAPI(t *testing.T, rights ...string) *api {
 // nodensPod adds a pod of nodens.
 func (a *api) nodensPod(node string, args ...string) *corev1.Pod {
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "nodens-" + node, Namespace: "kube-system"},
+		ObjectMeta: metav1.ObjectMeta{Name: "nodens-" + node, Namespace: "kube-system", Labels: map[string]string{"app.kubernetes.io/name": "nodens"}},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: container, Args: args}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning,
 			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
@@ -136,14 +137,23 @@ func (a *api) object(w http.ResponseWriter, r *http.Request, resource, name stri
 		answer = a.pods[name]
 	case resource == "pods":
 		list := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+		selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+		if err != nil {
+			a.t.Error(err)
+		}
 		for _, p := range a.pods {
-			list.Items = append(list.Items, *p)
+			if selector.Matches(labels.Set(p.Labels)) {
+				list.Items = append(list.Items, *p)
+			}
 		}
 		answer = list
 	case resource == "daemonsets":
 		answer = &appsv1.DaemonSetList{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSetList"}, Items: a.daemonSets}
 	case resource == "secrets":
 		answer = &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, Data: a.secrets[name]}
+	case resource == "configmaps" && a.configMaps[name] == nil:
+		a.fail(w, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name))
+		return
 	case resource == "configmaps":
 		answer = &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Name: name}, Data: a.configMaps[name]}
 	}

@@ -19,6 +19,7 @@ func doctorCommand(c *cluster) *cobra.Command {
 		Use:   "doctor",
 		Short: "Examine DNS on each node and merge the findings",
 		Long: `Run nodens doctor on each node, and print each finding once, with its nodes.
+Stub domains of CoreDNS's Corefile that nodens bypasses are a finding of the cluster.
 -o wide also prints what could not be examined on each node.
 
 Exit status: 0 no fault or warning; 1 a fault or a warning; 2 an error, or no fault or
@@ -82,6 +83,8 @@ func (c *cluster) doctor(ctx context.Context, f format) error {
 		}
 		return r, err
 	}))
+	c.addStubDomains(ctx, &d, pods)
+	slices.SortStableFunc(d.Findings, func(a, b mergedFinding) int { return cmp.Compare(rank(b.Severity), rank(a.Severity)) })
 	if f.data() {
 		err = f.print(c.out, d)
 	} else {
@@ -115,7 +118,6 @@ func diagnose(answers []answer[report]) diagnosis {
 			d.Findings[i].Seen = observe(d.Findings[i].Seen, f.What, a.Node)
 		}
 	}
-	slices.SortStableFunc(d.Findings, func(a, b mergedFinding) int { return cmp.Compare(rank(b.Severity), rank(a.Severity)) })
 	return d
 }
 

@@ -78,8 +78,8 @@ func TestStatus(t *testing.T) {
 	wantLines(t, out, "NODE VERSION READY HITS P99 MISS UPSTREAMS REDIRECTION FAST PATH",
 		"node1 1.2.3 yes 90.0% 12.3ms 1 up auto: on off",
 		"node2 1.2.3 yes 90.0% 12.3ms 0 up, down: 192.0.2.1:53 auto: fallback off",
-		"node3 - no: /nodens top -o json: nodens does not answer",
-		"node4 - no: pod nodens-node4 is Pending")
+		"node3 - no - - - - -", "node3: no state: /nodens top -o json: nodens does not answer",
+		"node4 - no - - - - -", "node4: no state: pod nodens-node4 is Pending")
 	out, err = a.run("status --nodes node1,node2 -o wide")
 	wantStatus(t, err, 0)
 	wantLines(t, out, "node1 1.2.3 yes 90.0% 12.3ms 1 up auto: on off nodens-node1 1m0s 100 0 0 of 0 MiB none")

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -61,6 +62,11 @@ func (c *cluster) status(ctx context.Context, f format) error {
 		err = f.print(c.out, all)
 	} else {
 		err = table(c.out, statusRows(all, f == "wide"))
+		for _, n := range all {
+			if err == nil && n.State == nil {
+				_, err = fmt.Fprintf(c.out, "%s: no state: %s\n", n.Node, printable(n.Error))
+			}
+		}
 	}
 	if err == nil && !ready {
 		return exitStatus(1)
@@ -97,7 +103,9 @@ func statusRows(all []nodeStatus, wide bool) [][]string {
 	}
 	for _, n := range all {
 		if n.State == nil {
-			rows = append(rows, []string{n.Node, "-", "no: " + n.Error})
+			row := slices.Repeat([]string{"-"}, len(rows[0]))
+			row[0], row[2] = n.Node, "no"
+			rows = append(rows, row)
 			continue
 		}
 		row := []string{n.Node, n.State.Version, yesNo(n.State.Ready), percent(n.State.Hits, n.State.Hits+n.State.Misses), worstMiss(n.State.Zones),

@@ -66,12 +66,17 @@ func (s apiServer) groupList() meta.APIGroupList {
 // APIs and objects.
 func (s apiServer) template(t *testing.T, values string) (string, error) {
 	t.Helper()
+	return template("--dry-run=server", "--is-upgrade", "--disable-openapi-validation", "--kubeconfig", s.kubeconfig(t), "--set", values)
+}
+
+// kubeconfig starts the server and returns a file that names it.
+func (s apiServer) kubeconfig(t *testing.T) string {
+	t.Helper()
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	config := writeFile(t, filepath.Join(t.TempDir(), "kubeconfig"), `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+	return writeFile(t, filepath.Join(t.TempDir(), "kubeconfig"), `{"apiVersion": "v1", "kind": "Config", "current-context": "c",
 		"clusters": [{"name": "c", "cluster": {"server": "`+server.URL+`"}}], "users": [{"name": "c", "user": {}}],
 		"contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]}`)
-	return template("--dry-run=server", "--is-upgrade", "--disable-openapi-validation", "--kubeconfig", config, "--set", values)
 }
 
 // usedGroups are the API groups of the chart's objects.
@@ -86,6 +91,28 @@ func TestTierOfCluster(t *testing.T) {
 		}
 		if got := strings.Contains(out, "redirect auto"); got != want {
 			t.Errorf("with %s: redirection is wanted: %t", api, got)
+		}
+	}
+}
+
+// TestStubDomainsInNotes checks that helm install names the server blocks of CoreDNS.
+func TestStubDomainsInNotes(t *testing.T) {
+	t.Setenv("HELM_DRIVER", "memory")
+	t.Setenv("HELM_MEMORY_DRIVER_DATA", writeFile(t, filepath.Join(t.TempDir(), "releases"), "[]"))
+	for corefile, want := range map[string]bool{
+		".:53 {\n    forward . /etc/resolv.conf\n}\n":                                               false,
+		".:53 {\n    forward . /etc/resolv.conf\n}\ncorp.example:53 {\n    forward . 10.1.2.3\n}\n": true,
+	} {
+		s := apiServer{groups: usedGroups, objects: map[string]any{
+			"/api/v1/namespaces/kube-system/configmaps/coredns": map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+				"metadata": map[string]string{"name": "coredns", "namespace": "kube-system"}, "data": map[string]string{"Corefile": corefile}},
+		}}
+		out, err := command(".", helm, "install", "nodens", chart, "--namespace", "kube-system", "--dry-run=server", "--disable-openapi-validation", "--kubeconfig", s.kubeconfig(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(out, "server blocks of its own:\n  corp.example:53\n"); got != want {
+			t.Errorf("with %q, the notes name its block: %t\n%s", corefile, got, out[strings.Index(out, "NOTES:"):])
 		}
 	}
 }
