@@ -51,7 +51,9 @@ var drills = []drill{
 	{name: "helm upgrade", do: func(t *testing.T) {
 		upgrade(t, "--set", "podAnnotations.drill=upgrade", "--set", "config.cacheTTL=20")
 	}},
-	{name: "bad Corefile in the ConfigMap", do: badCorefile},
+	{name: "bad Corefile in the ConfigMap", do: badCorefile, after: func(t *testing.T) {
+		upgrade(t, "--force-conflicts") // kubectl owns the Corefile since the drill
+	}},
 	{name: "API server away for a minute", do: awayAPIServer},
 	{name: "CoreDNS scaled to 0 and back", do: func(t *testing.T) {
 		kubectl(t, "-n", "kube-system", "scale", "deployment/coredns", "--replicas=0")
