@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 )
 
@@ -26,6 +27,7 @@ func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	runtime.ErrorHandlers = nil  // client-go logs streams that a timeout has closed
 	err := newCommand(os.Stdout, os.Stderr).ExecuteContext(ctx)
 	var status exitStatus
 	switch {

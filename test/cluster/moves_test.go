@@ -89,9 +89,14 @@ func teardown(t *testing.T) {
 // nodens connects to the endpoints.
 func TestReboot(t *testing.T) {
 	needCluster(t)
-	upgrade(t, "--set", "endpoints.asUpstreams=true")
+	// The annotation makes new pods. Pods that run would read the Corefile within two minutes.
+	upgrade(t, "--set", "endpoints.asUpstreams=true", "--set", "podAnnotations.drill=reboot")
 	startClients(t)
 	settle(t)
+	waitFor(t, "queries to an endpoint", func() (bool, string) {
+		out, err := metrics("2")
+		return err == nil && strings.Contains(out, `coredns_forward_requests_total{to="10.244.`), out
+	})
 	start := time.Now()
 	boot := onNode(t, "1", "cat /proc/sys/kernel/random/boot_id")
 	var others []client
