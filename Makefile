@@ -10,7 +10,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image release actionlint manifest metrics deploy plugin test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-ci cluster-up cluster-down e2e kill outage bench bench-check bench-readme pictures bench-calls path clean help
+.PHONY: vuln build run image release actionlint manifest metrics deploy plugin test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-up cluster-down e2e kill outage bench bench-check bench-readme pictures bench-calls path clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -62,9 +62,6 @@ vm: ## test the daemon, netsetup and bpf on Debian's 6.1 kernel in an emulated m
 
 cluster: ## test nodens in a Kubernetes cluster of two emulated nodes (as root; 20 minutes more the first time)
 	./test/cluster/test.sh
-
-cluster-ci: ## run the part of it that CI runs, if it was built before (as root; 6 minutes)
-	./test/cluster/ci.sh
 
 cluster-up: ## start that cluster and leave it; test/cluster/kubectl points at it
 	./test/cluster/build.sh

@@ -48,11 +48,9 @@ var drills = []drill{
 		kubectl(t, "-n", "kube-system", "delete", "pod", "-l", "app.kubernetes.io/name=nodens")
 		waitForRollout(t, "nodens")
 	}, gap: true},
+	{name: "bad Corefile in the ConfigMap", do: badCorefile},
 	{name: "helm upgrade", do: func(t *testing.T) {
 		upgrade(t, "--set", "podAnnotations.drill=upgrade", "--set", "config.cacheTTL=20")
-	}},
-	{name: "bad Corefile in the ConfigMap", do: badCorefile, after: func(t *testing.T) {
-		upgrade(t, "--force-conflicts") // kubectl owns the Corefile since the drill
 	}},
 	{name: "API server away for a minute", do: awayAPIServer},
 	{name: "CoreDNS scaled to 0 and back", do: func(t *testing.T) {
@@ -177,10 +175,11 @@ func metrics(node string) (string, error) {
 	return tryOnNode(node, "exec 3<>/dev/tcp/"+localIP+"/9253; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3")
 }
 
-// upgrade runs helm upgrade with the options of the installation and more.
+// upgrade runs helm upgrade with the options of the installation and more. It takes back
+// the Corefile from kubectl, which owns it after badCorefile.
 func upgrade(t *testing.T, more ...string) {
 	t.Helper()
-	args := []string{"upgrade", "--install", "nodens", "../../deploy/chart", "--values", "values.yaml"}
+	args := []string{"upgrade", "--install", "nodens", "../../deploy/chart", "--values", "values.yaml", "--force-conflicts"}
 	helm(t, append(append(args, strings.Fields(*options)...), more...)...)
 	waitForRollout(t, "nodens")
 }

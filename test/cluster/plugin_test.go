@@ -75,9 +75,10 @@ func TestPlugin(t *testing.T) {
 	}
 }
 
-// testClientPods looks up names in pods with musl and glibc on each node.
+// testClientPods looks up names in pods with musl and glibc on each node. The name has a
+// dot at its end, see loadDNS.
 func testClientPods(t *testing.T) {
-	out, status := plugin(t, "test", "--image", "localhost/client:1=musl-lookup", "--image", "localhost/client:1=glibc-lookup", "--name", "www.example.test")
+	out, status := plugin(t, "test", "--image", "localhost/client:1=musl-lookup", "--image", "localhost/client:1=glibc-lookup", "--name", "www.example.test.")
 	if status != 0 || strings.Count(out, "4 of 4") != 2*len(nodes) {
 		t.Errorf("exit status %d:\n%s", status, out)
 	}
