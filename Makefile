@@ -54,7 +54,7 @@ fuzz: ## run every fuzz target for FUZZCOUNT inputs
 vuln: ## check for known vulnerabilities in code that is called (needs vuln.go.dev, or VULN_DB)
 	GO=$(GO) ./test/vuln.sh
 
-debootstrap: ## run the commands of README.md on a fresh Debian (as root; needs debootstrap)
+debootstrap: ## run the commands of README.md on a fresh Debian (as root)
 	./test/debootstrap.sh
 
 vm: ## test the daemon, netsetup and bpf on Debian's 6.1 kernel in an emulated machine (as root)
