@@ -280,24 +280,46 @@ func TestGuardedAddress(t *testing.T) {
 	}
 }
 
-// TestOverload: misses are refused while the queue of a socket is full for long,
-// and no more as soon as it was empty once.
+// TestOverload: misses are refused from when half of a socket's queue is in use until it
+// is empty, and no more then.
 func TestOverload(t *testing.T) {
-	u, start := &udpSocket{shedAfter: overloadAfter}, time.Now()
+	ts := newTestServer(t, Config{Workers: 1, Queue: 256 << 10}, zone(".", newCache(t), example(t)))
+	l, err := ts.open(t.Context(), Binding{Addr: nextAddr()}) // no goroutine reads it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.closeSockets()
+	ts.mu.Lock()
+	l.table.Store(ts.listeners[ts.addr].table.Load())
+	ts.mu.Unlock()
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(l.addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	next := 0
 	for i, step := range []struct {
-		batch int
-		after time.Duration
-		want  bool
-	}{
-		{batchSize, 0, false},
-		{batchSize, overloadAfter, false},
-		{batchSize, overloadAfter + 1, true},
-		{batchSize - 1, overloadAfter + 2, false},
-		{batchSize, overloadAfter + 3, false},
-		{batchSize, 2*overloadAfter + 4, true},
-	} {
-		if got := u.overloaded(step.batch, start.Add(step.after)); got != step.want {
-			t.Errorf("step %d: %v, want %v", i, got, step.want)
+		queries int
+		want    bool // some are refused
+	}{{batchSize + 1, false}, {4000, true}, {batchSize + 1, false}} { // 4000 fill the queue
+		before := ts.metrics.missLimited.Load()
+		for range step.queries {
+			next++
+			if _, err := c.Write(pack(t, query(fmt.Sprintf("n%d.example.org.", next), dns.TypeA))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		u := l.udp[0]
+		if err := u.raw.Read(func(fd uintptr) bool { u.read(fd); return true }); err != nil {
+			t.Fatal(err)
+		}
+		l.jobs.Wait()
+		refused := ts.metrics.missLimited.Load() - before
+		if got := refused > 0; got != step.want {
+			t.Errorf("step %d: %d refused, want some: %v", i, refused, step.want)
+		}
+		if step.want && refused < 2*batchSize {
+			t.Errorf("step %d: %d refused, want all until the queue is empty", i, refused)
 		}
 	}
 }

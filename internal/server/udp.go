@@ -28,10 +28,7 @@ type udpSocket struct {
 	mem    lookupMemory
 	copies promotion // to the listener's Fastpath
 	misses []*job    // of the batch
-	full   time.Time // when the series of full batches began; zero: the last one was not full
-	shed   bool      // no misses are resolved: the socket is overloaded
-
-	shedAfter time.Duration // overloadAfter for this socket's queue
+	shed   bool      // no misses are resolved, see overloaded
 
 	// Results of the callbacks below. The callbacks are made once, so that
 	// waiting for the socket does not allocate.
@@ -46,14 +43,13 @@ type udpSocket struct {
 // listenUDP opens one SO_REUSEPORT socket on addr.
 func (s *Server) listenUDP(ctx context.Context, lis *listener, reader int) (*udpSocket, error) {
 	pktinfo := lis.addr.Addr().IsUnspecified() || lis.gate != nil || lis.fast != nil
-	queue := 0
 	lc := net.ListenConfig{Control: SharePort(func(fd int) error {
 		if pktinfo {
 			if err := wantPktinfo(fd, lis.addr.Addr()); err != nil {
 				return err
 			}
 		}
-		queue = setReceiveBuffer(fd, s.queue)
+		setReceiveBuffer(fd, s.queue)
 		return nil
 	})}
 	pc, err := lc.ListenPacket(ctx, lis.network("udp"), lis.addr.String())
@@ -66,7 +62,6 @@ func (s *Server) listenUDP(ctx context.Context, lis *listener, reader int) (*udp
 		return nil, errors.Join(err, conn.Close())
 	}
 	u := &udpSocket{srv: s, lis: lis, reader: reader, conn: conn, raw: raw, b: newBatch(pktinfo)}
-	u.shedAfter = overloadAfter * time.Duration(queue) / defaultQueue
 	u.copies = promotion{lis: lis, q: &u.q}
 	u.mem.batch, u.mem.tallies = true, make([]tally, 0, batchSize)
 	u.mem.samples = make([]querystats.Sample, 0, batchSize)
@@ -104,16 +99,12 @@ func wantPktinfo(fd int, addr netip.Addr) error {
 }
 
 // setReceiveBuffer makes the receive queue of a socket as large as queue bytes, if
-// the process may, and returns its size. The kernel doubles the value that it gets.
-// 8 MiB hold about ten thousand queries while the process is not scheduled.
-func setReceiveBuffer(fd, queue int) int {
+// the process may. The kernel doubles the value that it gets. 8 MiB hold about ten
+// thousand queries while the process is not scheduled.
+func setReceiveBuffer(fd, queue int) {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, queue/2) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, queue/2)
 	}
-	if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err == nil {
-		return got
-	}
-	return queue
 }
 
 // serve answers queries until the socket is closed or the listener stops.
@@ -140,7 +131,7 @@ func (u *udpSocket) read(fd uintptr) bool {
 	for {
 		if u.got, u.errno = u.b.recv(fd); u.errno != 0 {
 			if u.errno == unix.EAGAIN {
-				u.full = time.Time{} // the queue is empty
+				u.shed = false // the queue is empty
 			}
 			return u.errno != unix.EAGAIN
 		}
@@ -159,10 +150,7 @@ func (u *udpSocket) read(fd uintptr) bool {
 func (u *udpSocket) answer(fd uintptr, n int) {
 	defer u.srv.recoverPanic("UDP batch")
 	now := u.srv.clock()
-	u.queued, u.shed = 0, false
-	if n == batchSize || !u.full.IsZero() {
-		u.shed = u.overloaded(n, now)
-	}
+	u.queued, u.shed = 0, n == batchSize && (u.shed || overloaded(fd))
 	for i := range n {
 		u.handle(i, now)
 	}
@@ -183,22 +171,15 @@ func (s *resolver) recoverPanic(what string) {
 	}
 }
 
-// overloadAfter is how long a queue of defaultQueue may stay full before misses are
-// refused; a smaller one fills sooner. Refusing one costs a tenth of resolving it, so
-// that hits are answered and the kernel drops no query.
-const overloadAfter = 250 * time.Millisecond
-
-// overloaded takes the size of a batch, read at the given time, and reports
-// whether all batches have been full for too long.
-func (u *udpSocket) overloaded(n int, now time.Time) bool {
-	if n < batchSize {
-		u.full = time.Time{}
-		return false
-	}
-	if u.full.IsZero() {
-		u.full = now
-	}
-	return now.Sub(u.full) > u.shedAfter
+// overloaded reports whether half of the receive queue of fd is in use. Then misses are
+// refused until it is empty. Refusing one costs a tenth of resolving it, so that hits are
+// answered and the kernel drops no query. See SO_MEMINFO in net/core/sock.c.
+func overloaded(fd uintptr) bool {
+	var info [unix.SK_MEMINFO_VARS]uint32
+	size := uint32(unsafe.Sizeof(info))
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+	return errno == 0 && info[unix.SK_MEMINFO_RMEM_ALLOC] > info[unix.SK_MEMINFO_RCVBUF]/2
 }
 
 // sendHits sends the queued replies of a batch read at the given time.
