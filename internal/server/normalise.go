@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"time"
 
 	"github.com/miekg/dns"
@@ -196,7 +195,6 @@ type sibling struct {
 	entry *cache.Entry // nil: nothing, or a failure
 	left  uint32       // seconds until entry expires
 	stale bool
-	late  bool // no answer in time
 }
 
 // verdict judges e by its sibling.
@@ -209,11 +207,10 @@ func (n *Normalise) verdict(e *cache.Entry, s sibling) view {
 		return v
 	case s.hasData():
 		return asIs(e, siblingData)
-	case nxdomain && s.late:
-		// The other type may still have data.
-		return view{rcode: dns.RcodeNameError, maxTTL: min(n.ttl, lateTTL), result: siblingUnknown}
-	case nxdomain:
+	case nxdomain && s.denies():
 		return asIs(e, kept)
+	case nxdomain: // the other type may still have data
+		return view{rcode: dns.RcodeNameError, maxTTL: min(n.ttl, unknownTTL), result: siblingUnknown}
 	case s.denies():
 		v := n.nxdomain(e)
 		// The name may have data of other types. Without a SOA, a resolver between
@@ -430,9 +427,7 @@ func (q *Query) sibling(a answer, now time.Time) sibling {
 			return sib
 		}
 	}
-	sib := q.zone.knownSibling(q, now)
-	sib.late = a.err == errTimeout || errors.As(a.err, new(refusal))
-	return sib
+	return q.zone.knownSibling(q, now)
 }
 
 // askSibling queries AAAA together with q, an A question, if the reply may depend on
@@ -495,9 +490,9 @@ func (n *Normalise) secondsLeft(a answer) uint32 {
 	return left - min(a.age, left)
 }
 
-// lateTTL is the TTL cap in seconds of an NXDOMAIN whose sibling did not come in
-// time.
-const lateTTL = 5
+// unknownTTL is the TTL cap in seconds of an NXDOMAIN whose sibling is unknown: it did
+// not come in time, was not queried for lack of slots, or failed.
+const unknownTTL = 5
 
 // staleSiblingTTL is the TTL in seconds of a reply that depends on expired data,
 // RFC 8767 §4.

@@ -17,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/upstream"
 )
 
 // kind is the kind of a scripted answer for one type of one name.
@@ -360,6 +361,51 @@ func TestNormaliseLateSibling(t *testing.T) {
 	}
 }
 
+// TestNormaliseFailedSibling: an NXDOMAIN whose sibling failed is passed on, but not for
+// long, also while the failure is cached. It stays longer once the sibling is denied.
+func TestNormaliseFailedSibling(t *testing.T) {
+	overloaded := fmt.Errorf("forward: %w", upstream.ErrOverloaded) // is not cached
+	for name, failure := range map[string]error{"SERVFAIL": errors.New("servfail"), "overload": overloaded} {
+		t.Run(name, func(t *testing.T) {
+			var recovered atomic.Bool
+			now := &fakeClock{t: time.Now()}
+			z := normaliseZone(t, now, func(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
+				if m.Question[0].Qtype == dns.TypeAAAA && !recovered.Load() {
+					return nil, failure
+				}
+				return answerAs(t, ctx, m, nx)
+			})
+			ts := newTestServer(t, Config{Now: now.Now}, z)
+			for range 2 {
+				r := ts.ask(t, "udp", query("x.example.com.", dns.TypeA))
+				if r.Rcode != dns.RcodeNameError || len(r.Ns) != 1 || r.Ns[0].Header().Ttl > unknownTTL {
+					t.Errorf("A while AAAA fails: %v", r)
+				}
+			}
+			recovered.Store(true)
+			now.advance(10 * time.Second)
+			r := ts.ask(t, "udp", query("x.example.com.", dns.TypeA))
+			if r.Rcode != dns.RcodeNameError || len(r.Ns) != 1 || r.Ns[0].Header().Ttl <= unknownTTL {
+				t.Errorf("A while AAAA is denied: %v", r)
+			}
+		})
+	}
+}
+
+// normaliseZone is a zone with normalize for example.com and a cache.
+func normaliseZone(t *testing.T, now *fakeClock, source func(context.Context, *dns.Msg) (*dns.Msg, error)) *Zone {
+	t.Helper()
+	z := zone(".", cache.New(cache.Options{Now: now.Now}).Cache("x", cache.Policy{
+		Success: cache.Class{MaxTTL: time.Hour}, Denial: cache.Class{MaxTTL: time.Hour}, ServFail: 5 * time.Second,
+	}), source)
+	n, err := NewNormalise(NormaliseConfig{Suffixes: []string{"example.com."}, Repair: true, Timeout: 20 * time.Second, TTL: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	z.Normalise = n
+	return z
+}
+
 // TestNormaliseRefusedSibling: an NXDOMAIN whose sibling is not asked for lack of slots
 // is passed on, but not for long. With slots, the name's address is found.
 func TestNormaliseRefusedSibling(t *testing.T) {
@@ -378,7 +424,7 @@ func TestNormaliseRefusedSibling(t *testing.T) {
 		}
 	}
 	r := ts.ask(t, "udp", query("x.example.com.", dns.TypeA))
-	if r.Rcode != dns.RcodeNameError || len(r.Ns) != 1 || r.Ns[0].Header().Ttl > lateTTL {
+	if r.Rcode != dns.RcodeNameError || len(r.Ns) != 1 || r.Ns[0].Header().Ttl > unknownTTL {
 		t.Errorf("A while AAAA is refused: %v", r)
 	}
 	if n := src.counts()["x.example.com.1"]; n != 0 {
