@@ -203,6 +203,47 @@ func testSlowLoris(t *testing.T, c *cluster) {
 	readAsked(t, c, "tcp", "recovered.example.")
 }
 
+// TestGreedyPods: two pods open 1,024 idle TCP connections each. A third pod gets answers
+// over TCP at once, and keeps its connection while they open more.
+func TestGreedyPods(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	n, ip := c.addUpstream(t)
+	lab.StartUpstream(t, n, ip+":53", func(q *dns.Msg) *dns.Msg {
+		return lab.Reply(q, q.Question[0].Name+" 30 IN A "+hashed(q.Question[0].Name))
+	})
+	greedy := []*lab.Netns{c.pod, c.node.AddPod(t, "greedy")}
+	third := c.node.AddPod(t, "third")
+	lab.StartDaemon(t, lab.DaemonOptions{Binary: buildPlain.Path(t), Netns: c.node,
+		Corefile: ". {\n cache 30\n bind " + localIP + "\n forward . " + ip + "\n " + admin + "}\n"})
+	hold := func() {
+		for range 1024 {
+			for _, pod := range greedy {
+				conn := pod.Dial(t, "tcp", localAddr)
+				t.Cleanup(func() { _ = conn.Close() })
+			}
+		}
+	}
+	hold()
+	conn := third.Dial(t, "tcp", localAddr)
+	for i := range 3 {
+		r, err := lab.AskOn(conn, lab.Query(fmt.Sprintf("n%d.example.", i), dns.TypeA))
+		if err != nil || len(r.Answer) != 1 {
+			t.Fatalf("the third pod, query %d: %v %v", i, r, err)
+		}
+		if i == 0 {
+			hold()
+		}
+	}
+	m := c.node.Scrape(t, metrics)
+	if n, _ := m.Sum("nodens_server_tcp_evicted_total"); n < 1024 {
+		t.Errorf("%v connections closed to make room", n)
+	}
+	if n, _ := m.Sum("nodens_server_tcp_rejected_total"); n > 0 {
+		t.Errorf("%v connections rejected", n)
+	}
+}
+
 func isReset(err error) bool {
 	return strings.Contains(err.Error(), "reset") || strings.Contains(err.Error(), "broken pipe")
 }
