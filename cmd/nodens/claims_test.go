@@ -96,13 +96,19 @@ var claims = []claim{
 	{`image (\S+) becomes (\S+)`, func(in, out object, m []string) bool {
 		return in.cache()["image"] == m[1] && out.cache()["image"] == m[2]
 	}},
-	{`(-\S+) becomes (\S+): node-cache does not share its port .*`, func(_, out object, m []string) bool { return hasFlag(out, m[1], m[2]) }},
+	{`(-\S+) becomes (\S+): node-cache does not share its port \d+, and the new pod starts beside it`, func(_, out object, m []string) bool {
+		return hasFlag(out, m[1], m[2]) && surges(out)
+	}},
+	{`(-status-address) becomes (\S+): .*`, func(_, out object, m []string) bool { return hasFlag(out, m[1], m[2]) }},
+	{`unknown flag (-[\w-]+): .*`, func(in, out object, m []string) bool {
+		return strings.Contains(fmt.Sprint(args(in.cache()), args(out.cache())), m[1])
+	}},
 	{`(-clients) becomes (all): .*`, func(_, out object, m []string) bool { return hasFlag(out, m[1], m[2]) }},
 	{`command is removed, .*`, func(in, out object, _ []string) bool {
 		return in.cache()["command"] != nil && out.cache()["command"] == nil
 	}},
 	{`ports are removed: .*`, func(in, out object, _ []string) bool {
-		return in.cache()["ports"] != nil && out.cache()["ports"] == nil
+		return in.cache()["ports"] != nil && out.cache()["ports"] == nil && surges(out)
 	}},
 	{`(\S+) uses port (\d+) by number`, func(_, out object, m []string) bool {
 		return fmt.Sprint(out.cache().at(m[1], "httpGet", "port")) == m[2]
@@ -120,9 +126,7 @@ var claims = []claim{
 	{`an emptyDir volume at (\S+) for the PID file, .*`, func(_, out object, m []string) bool {
 		return strings.Contains(fmt.Sprint(out.cache()["volumeMounts"]), "mountPath:"+m[1])
 	}},
-	{`updateStrategy starts the new pod beside the old one \(maxSurge 1, maxUnavailable 0\); .*`, func(_, out object, _ []string) bool {
-		return fmt.Sprint(out.at("spec", "updateStrategy", "rollingUpdate")) == "map[maxSurge:1 maxUnavailable:0]"
-	}},
+	{`updateStrategy starts the new pod beside the old one \(maxSurge 1, maxUnavailable 0\); .*`, func(_, out object, _ []string) bool { return surges(out) }},
 	{`terminationGracePeriodSeconds (\S+) becomes (\d+): .*`, func(in, out object, m []string) bool {
 		const key = "terminationGracePeriodSeconds"
 		return fmt.Sprint(in.pod()[key]) == m[1] && fmt.Sprint(out.pod()[key]) == m[2]
@@ -131,7 +135,8 @@ var claims = []claim{
 	{`the Corefile gets (redirect \w+): .*`, corefileGets},
 	{`readinessProbe gets /ready on port (\d+): .*`, func(_, out object, m []string) bool {
 		get, _ := out.cache().at("readinessProbe", "httpGet").(object)
-		return get["path"] == "/ready" && fmt.Sprint(get["port"]) == m[1] && get["host"] != "0.0.0.0"
+		host := fmt.Sprint(get["host"])
+		return get["path"] == "/ready" && fmt.Sprint(get["port"]) == m[1] && host != "0.0.0.0" && !strings.Contains(host, "{")
 	}},
 	{`host (\S+) is removed from (\S+): .*`, func(in, out object, m []string) bool {
 		return in.cache().at(m[2], "httpGet", "host") == m[1] && out.cache().at(m[2], "httpGet", "host") == nil && out.cache().at(m[2], "httpGet") != nil
@@ -199,13 +204,26 @@ var claims = []claim{
 	{`it imports files that migrate did not see: (.*)`, func(_, out object, m []string) bool {
 		return strings.Contains(fmt.Sprint(out["data"]), "import "+strings.Split(m[1], ", ")[0])
 	}},
+	{`it imports (.*), and migrate did not see such files; .*`, func(_, out object, m []string) bool {
+		return strings.Contains(fmt.Sprint(out["data"]), "import "+strings.Split(m[1], " and ")[0])
+	}},
+	{`it is immutable, .*`, func(in, out object, _ []string) bool {
+		return out["immutable"] == true && !reflect.DeepEqual(in["data"], out["data"])
+	}},
 	{`updateStrategy OnDelete stays: .*`, func(_, out object, _ []string) bool { return out.at("spec", "updateStrategy", "type") == "OnDelete" }},
+	{`it uses port names, and the pods declare no ports; use portNumber`, func(_, out object, _ []string) bool {
+		return regexp.MustCompile(`[pP]ort:[a-z]`).MatchString(fmt.Sprint(out["spec"]))
+	}},
 	// A refusal says what is in the manifest and stays there.
 	{`Corefile:(\d+): (\w+): .*`, func(_, out object, m []string) bool { return strings.Contains(fmt.Sprint(out["data"]), m[2]) }},
 	{`(\w+) runs (.*), but the image has no program except /nodens.*`, func(_, out object, m []string) bool {
 		probe := fmt.Sprint(out.cache()[m[1]], out.cache().at("lifecycle", m[1]))
 		return strings.Contains(probe, m[2])
 	}},
+}
+
+func surges(o object) bool {
+	return fmt.Sprint(o.at("spec", "updateStrategy", "rollingUpdate")) == "map[maxSurge:1 maxUnavailable:0]"
 }
 
 func hasFlag(o object, name, value string) bool {

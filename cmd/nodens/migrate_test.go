@@ -58,7 +58,7 @@ func migrateArgs(name string) []string {
 	switch {
 	case redirect:
 		return []string{"-redirect", mode}
-	case name == "gardener":
+	case strings.HasPrefix(name, "gardener"):
 		return []string{"-assume-imports"}
 	}
 	return nil

@@ -14,14 +14,19 @@ type container struct {
 	pod  *yaml.Node // the pod's spec
 	args []string
 	env  map[string]string
+	rank int // number of earlier containers that may run on the same node's network
 }
 
-// nodeCaches finds the containers of node-cache in a DaemonSet.
-func nodeCaches(o *object) []*container {
+// nodeCaches finds the containers of node-cache in a DaemonSet. earlier are those of the
+// DaemonSets before it.
+func nodeCaches(o *object, earlier []*container) []*container {
 	pod := find(o.Node, "spec", "template", "spec")
 	var found []*container
 	for _, n := range list(pod, "containers") {
-		c := &container{Node: n, pod: pod, args: slices.Concat(texts(n, "command"), texts(n, "args")), env: envOf(n)}
+		c := &container{
+			Node: n, pod: pod, args: slices.Concat(texts(n, "command"), texts(n, "args")), env: envOf(n),
+			rank: rank(pod, earlier),
+		}
 		if len(c.args) > 0 && !strings.HasPrefix(c.args[0], "-") {
 			c.args = c.args[1:] // the program
 		}
@@ -31,6 +36,18 @@ func nodeCaches(o *object) []*container {
 		}
 	}
 	return found
+}
+
+// rank returns how many of the earlier containers may run on a node of this pod, on the
+// node's network.
+func rank(pod *yaml.Node, earlier []*container) (n int) {
+	for _, e := range earlier {
+		if e.hostNetwork() && scalar(pod, "hostNetwork") == "true" &&
+			equal(child(e.pod, "nodeSelector"), child(pod, "nodeSelector")) && equal(child(e.pod, "affinity"), child(pod, "affinity")) {
+			n++
+		}
+	}
+	return n
 }
 
 // envOf returns the variables of a container. Values that the kubelet fills in are
@@ -109,6 +126,20 @@ func (c *container) expanded() []string {
 		args[i] = r.Replace(a)
 	}
 	return args
+}
+
+// literal returns s, of a Corefile, with the variables that have a value in the
+// manifest; it is "" if s has others, which only the node knows.
+func (c *container) literal(s string) string {
+	for _, e := range list(c.Node, "env") {
+		if child(e, "valueFrom") == nil {
+			s = strings.NewReplacer("{$"+scalar(e, "name")+"}", scalar(e, "value"), "{%"+scalar(e, "name")+"%}", scalar(e, "value")).Replace(s)
+		}
+	}
+	if strings.HasPrefix(s, "{") {
+		return ""
+	}
+	return s
 }
 
 // source is the origin of a file in the container.

@@ -3,13 +3,14 @@ package migrate
 import (
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
 
 // readyPort is the default port of the ready directive.
-const readyPort = "8181"
+const readyPort = 8181
 
 // corefile migrates the Corefile of a container.
 type corefile struct {
@@ -22,6 +23,9 @@ type corefile struct {
 // returns the address of ready, host:port, or "".
 func (m corefile) migrate() (ready string) {
 	start := Start{Args: m.c.expanded(), Env: m.c.env}
+	if !m.check(start, m.o.String()) { // the flags alone
+		return ""
+	}
 	var n *yaml.Node
 	var holder *object
 	s, base, _ := m.c.corefile(func(s source) bool {
@@ -36,12 +40,14 @@ func (m corefile) migrate() (ready string) {
 			add += " and redirect " + m.Redirect
 		}
 		m.lookAt("%s: the Corefile is not in these manifests; check it with nodens check, and add %s to it", m.o, add)
-		m.check(start, m.o.String())
 		return ""
 	}
 	start.Name, start.Corefile, start.Base = s.key, n.Value, base
 	if !m.check(start, holder.String()) {
 		return ""
+	}
+	if unseen := wildcards(n.Value); len(unseen) > 0 {
+		m.lookAt("%s: it imports %s, and migrate did not see such files; check them with nodens check on a node", holder, strings.Join(unseen, " and "))
 	}
 	text, ready, added := withReady(n.Value, m.c)
 	full, redirected := m.withRedirect(text)
@@ -56,6 +62,9 @@ func (m corefile) migrate() (ready string) {
 	if redirected {
 		patchScalar(holder.doc, n, full)
 		m.changed("%s: the Corefile gets redirect %s: sockets of pods are redirected to nodens, and to CoreDNS while nodens does not answer; remove the line before you go back to node-cache, which does not know it", holder, m.Redirect)
+	}
+	if (added || redirected) && scalar(holder.Node, "immutable") == "true" {
+		m.lookAt("%s: it is immutable, so Kubernetes refuses the change; give it a new name, here and in the volume of the %s", holder, m.o)
 	}
 	m.same("%s: nodens accepts the Corefile, and replaces its placeholders as node-cache does", holder)
 	return ready
@@ -86,6 +95,16 @@ func (m corefile) refuses(s Start, where string) (warnings []error, ok bool) {
 	return warnings, false
 }
 
+// wildcards returns the import patterns of a Corefile that may match no file.
+func wildcards(text string) (patterns []string) {
+	for line := range strings.Lines(text) {
+		if f := directive(line); len(f) == 2 && f[0] == "import" && strings.ContainsAny(f[1], "*?") {
+			patterns = append(patterns, f[1])
+		}
+	}
+	return patterns
+}
+
 // importHint says what to do about an imported file that the manifests do not have.
 func importHint(line string) string {
 	if !strings.Contains(line, ": import: cannot read ") {
@@ -100,7 +119,7 @@ func withReady(text string, c *container) (out, ready string, added bool) {
 	lines := strings.SplitAfter(text, "\n")
 	for _, l := range lines {
 		if f := directive(l); len(f) > 0 && f[0] == "ready" {
-			return text, argument(f, ":"+readyPort), false
+			return text, argument(f, ":"+strconv.Itoa(readyPort)), false
 		}
 	}
 	at, indent, host := -1, "    ", ""
@@ -124,7 +143,7 @@ func withReady(text string, c *container) (out, ready string, added bool) {
 	if at < 0 {
 		return text, "", false
 	}
-	ready = net.JoinHostPort(host, readyPort)
+	ready = net.JoinHostPort(host, strconv.Itoa(readyPort+c.rank))
 	lines = slices.Insert(lines, at, indent+"ready "+ready+"\n")
 	return strings.Join(lines, ""), ready, true
 }
@@ -233,7 +252,7 @@ func (m *migration) probes(o *object, c *container, ready string) {
 	if h := scalar(c.Node, "livenessProbe", "httpGet", "host"); h != "" {
 		host = h
 	}
-	if !unspecified(host) {
+	if host = c.literal(host); !unspecified(host) {
 		get.Content = append([]*yaml.Node{node("host"), node(host)}, get.Content...)
 	}
 	probe := child(c.Node, "readinessProbe")

@@ -17,8 +17,11 @@ func (m *migration) daemonSet(o *object, c *container) {
 	args, liveness := slices.Clone(c.args), clone(child(c.Node, "livenessProbe"))
 	other := m.image(o, c)
 	m.command(o, c)
-	if other && c.hostNetwork() {
+	if other && c.hostNetwork() && surges(o) {
 		m.setupMetrics(o, c)
+	}
+	if other {
+		m.statusAddress(o, c)
 	}
 	m.clients(o, c)
 	ready := corefile{m, o, c}.migrate()
@@ -79,9 +82,20 @@ func (m *migration) setupMetrics(o *object, c *container) {
 	if err != nil || nerr != nil {
 		return // 0: off
 	}
-	moved := net.JoinHostPort(host, strconv.FormatUint(n+1, 10))
+	moved := net.JoinHostPort(host, strconv.FormatUint(n+1+uint64(c.rank), 10))
 	c.setFlag(name, moved)
 	m.changed("%s: -%s becomes %s: node-cache does not share its port %s, and the new pod starts beside it", o, name, moved, port)
+}
+
+// statusAddress gives a further nodens on the node its own status address.
+func (m *migration) statusAddress(o *object, c *container) {
+	const name = "status-address"
+	if _, given := c.flag(name); given || c.rank == 0 {
+		return
+	}
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(9354+c.rank))
+	c.setFlag(name, addr)
+	m.changed("%s: -%s becomes %s: an earlier DaemonSet may run on the same node and has the default", o, name, addr)
 }
 
 // command removes the command: the image has its own.
@@ -108,7 +122,7 @@ func (m *migration) clients(o *object, c *container) {
 // ports removes the declared ports: in the host's network they are host ports, and
 // no second pod can be scheduled beside the first.
 func (m *migration) ports(o *object, c *container) {
-	if !c.hostNetwork() || child(c.Node, "ports") == nil {
+	if !c.hostNetwork() || child(c.Node, "ports") == nil || !surges(o) {
 		return
 	}
 	numbers := make(map[string]string)
@@ -257,7 +271,8 @@ func (m *migration) pidfile(o *object, c *container) {
 	}
 	dir := path.Dir(name)
 	for _, mount := range list(c.Node, "volumeMounts") {
-		if path.Clean(scalar(mount, "mountPath")) == dir {
+		at := path.Clean(scalar(mount, "mountPath"))
+		if (dir == at || strings.HasPrefix(dir, at+"/")) && scalar(mount, "readOnly") != "true" {
 			return
 		}
 	}
@@ -277,10 +292,15 @@ func push(n *yaml.Node, key string, item *yaml.Node) {
 	l.Content = append(l.Content, item)
 }
 
+// surges reports whether an update starts the new pod beside the old one.
+func surges(o *object) bool {
+	return scalar(o.Node, "spec", "updateStrategy", "type") != "OnDelete"
+}
+
 // strategy makes an update start the new pod beside the old one.
 func (m *migration) strategy(o *object) {
 	spec := find(o.Node, "spec")
-	if scalar(spec, "updateStrategy", "type") == "OnDelete" {
+	if !surges(o) {
 		m.lookAt("%s: updateStrategy OnDelete stays: a pod that you delete is replaced after it has ended", o)
 		return
 	}

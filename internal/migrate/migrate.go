@@ -59,14 +59,14 @@ func Run(cfg Config, files ...File) (out string, r *Report, err error) {
 	}
 	m := &migration{Config: cfg, documents: docs, Report: &Report{}}
 	m.exported()
-	found := 0
+	var found []*container
 	for _, o := range m.objects("DaemonSet") {
-		for _, c := range nodeCaches(o) {
-			found++
+		for _, c := range nodeCaches(o, found) {
+			found = append(found, c)
 			m.daemonSet(o, c)
 		}
 	}
-	if found == 0 {
+	if len(found) == 0 {
 		for _, f := range files {
 			if hint := templateHint(f.Text); hint != "" {
 				return "", nil, fmt.Errorf("%w%s", ErrNothing, hint)

@@ -100,8 +100,14 @@ func TestCorefileSource(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var got []Start
-			_, _, _, r := run(t, Config{Check: func(s Start) ([]error, error) { got = append(got, s); return nil, nil }}, manifest(tc.container, tc.pod, tc.data))
-			if len(got) == 0 || got[0].Corefile != tc.want || got[0].Base != tc.base {
+			check := func(s Start) ([]error, error) {
+				if s.Name != "" || s.Corefile != "" { // not the flags alone
+					got = append(got, s)
+				}
+				return nil, nil
+			}
+			_, _, _, r := run(t, Config{Check: check}, manifest(tc.container, tc.pod, tc.data))
+			if tc.want == "" && len(got) > 0 || tc.want != "" && (len(got) == 0 || got[0].Corefile != tc.want || got[0].Base != tc.base) {
 				t.Errorf("checked %+v, want %q", got, tc.want)
 			}
 			if missing := slices.ContainsFunc(r.LookAt, func(s string) bool { return strings.Contains(s, "Corefile is not in") }); missing != (tc.want == "") {
@@ -205,7 +211,12 @@ func TestSetupMetrics(t *testing.T) {
 
 // TestRefused reports each line of the daemon's error.
 func TestRefused(t *testing.T) {
-	check := func(Start) ([]error, error) { return []error{errors.New("three")}, errors.New("one\ntwo") }
+	check := func(s Start) ([]error, error) {
+		if s.Name == "" { // the flags alone
+			return nil, nil
+		}
+		return []error{errors.New("three")}, errors.New("one\ntwo")
+	}
 	_, _, _, r := run(t, Config{Check: check}, manifest(mounted, volume, plainCorefile))
 	if want := []string{"ConfigMap dns: one", "ConfigMap dns: two"}; !slices.Equal(r.Refused, want) {
 		t.Errorf("refused %q", r.Refused)
