@@ -94,7 +94,7 @@ bench-check: ## run bench and fail below the goals
 
 bench-readme: ## measure what README.md shows, and draw its pictures (as root)
 	$(GO) run ./test/bench -readme docs/pictures/bench.md
-	$(GO) test -count=1 ./test/outage -v -peers -drill dead -length 8s | grep -E 'hits +[0-9.]+%' >docs/pictures/outage.txt
+	$(GO) test -count=1 ./test/outage -v -peers -drill dead -length 8s | grep -oE '[a-z]+ +hits +[0-9.]+%.*' >docs/pictures/outage.txt
 	$(MAKE) --silent pictures
 
 pictures: ## draw the pictures of README.md from the last figures
