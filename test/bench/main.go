@@ -51,9 +51,17 @@ func run(args []string) error {
 		return generate(os.Stdin, os.Stdout)
 	case args[0] == "echo" && len(args) == 2:
 		return echo(args[1])
+	case args[0] == "view" && len(args) == 2:
+		return view(context.Background(), args[1])
 	}
 	return fmt.Errorf("unexpected arguments %q; see -h", args)
 }
+
+// The values of -only.
+const (
+	searchOnly     = "search"
+	statisticsOnly = "statistics"
+)
 
 // options are the flags.
 type options struct {
@@ -67,7 +75,7 @@ type options struct {
 	peers        []string
 	coreDNS      string
 	check        bool
-	searchOnly   bool
+	only         string // section to measure; empty: all
 	serverCPU    int
 	generatorCPU int
 }
@@ -93,7 +101,7 @@ func parseOptions(args []string) (options, error) {
 	})
 	fs.StringVar(&o.coreDNS, "coredns", "", "`file` of a CoreDNS binary; by default "+coreDNSVersion+" is built")
 	fs.BoolVar(&o.check, "check", false, "compare with the goals and exit 1 if one is missed")
-	fs.BoolVar(&o.searchOnly, "search", false, "measure only the search paths")
+	fs.StringVar(&o.only, "only", "", "measure only one `section`: search or statistics")
 	fs.IntVar(&o.serverCPU, "server-cpu", 1, "`CPU` of the servers")
 	fs.IntVar(&o.generatorCPU, "generator-cpu", 0, "`CPU` of the generator and of the upstream")
 	if err := fs.Parse(args); err != nil {
@@ -101,6 +109,8 @@ func parseOptions(args []string) (options, error) {
 	}
 	o.length = time.Duration(*seconds * float64(time.Second))
 	switch {
+	case o.only != "" && o.only != searchOnly && o.only != statisticsOnly:
+		return o, fmt.Errorf("-only %s: want %s or %s", o.only, searchOnly, statisticsOnly)
 	case fs.NArg() > 0:
 		return o, fmt.Errorf("unexpected argument %q", fs.Arg(0))
 	case o.rounds < 1 || o.length < 10*time.Millisecond || o.idle <= 0:
@@ -135,23 +145,46 @@ func compare(ctx context.Context, args []string) (err error) {
 	defer func() { err = errors.Join(err, b.upstream.stop(context.WithoutCancel(ctx))) }()
 	e := &env{dir: dir, self: self, serverCPU: o.serverCPU, upstream: b.upstream.addr, names: o.filled, grown: o.grown, coreDNS: o.coreDNS}
 	defer func() { err = errors.Join(err, b.stop()) }()
+	return b.sections(ctx, e)
+}
+
+// sections measures what -only selects, and reports it.
+func (b *bench) sections(ctx context.Context, e *env) (err error) {
 	f := new(figures)
-	if !o.searchOnly {
+	if b.only == "" {
 		if err := b.startAll(ctx, e); err != nil {
 			return err
 		}
-		if err := pinSelf(o.generatorCPU); err != nil {
+	}
+	if b.only != searchOnly {
+		if err := b.startGenerator(ctx, e.self); err != nil {
 			return err
 		}
+		if err := pinSelf(b.generatorCPU); err != nil {
+			return err
+		}
+	}
+	if b.only == "" {
 		if err := b.run(ctx, f); err != nil {
 			return err
 		}
 	}
-	if f.search, err = b.measureSearch(ctx, e); err != nil {
-		return err
+	if b.only != searchOnly {
+		if f.statistics, err = b.measureStatistics(ctx, e); err != nil {
+			return fmt.Errorf("statistics: %w", err)
+		}
 	}
-	if o.searchOnly {
+	if b.only != statisticsOnly {
+		if f.search, err = b.measureSearch(ctx, e); err != nil {
+			return err
+		}
+	}
+	switch b.only {
+	case searchOnly:
 		b.reportSearch(os.Stdout, f.search)
+		return nil
+	case statisticsOnly:
+		b.reportStatistics(os.Stdout, f.statistics)
 		return nil
 	}
 	return b.conclude(os.Stdout, f)
@@ -170,7 +203,7 @@ func (b *bench) conclude(w io.Writer, f *figures) error {
 	return check(w, b.goals(f))
 }
 
-// startAll starts nodens, the installed peers, the echo, and the generator.
+// startAll starts nodens, the installed peers and the echo.
 func (b *bench) startAll(ctx context.Context, e *env) error {
 	for i, name := range slices.Concat([]string{nodens}, b.peers, []string{goEcho, cEcho}) {
 		s, err := e.start(ctx, name, address(i+1))
@@ -183,7 +216,7 @@ func (b *bench) startAll(ctx context.Context, e *env) error {
 		}
 		b.servers = append(b.servers, s)
 	}
-	return b.startGenerator(ctx, e.self)
+	return nil
 }
 
 func (b *bench) stop() error {

@@ -35,16 +35,17 @@ type bench struct {
 
 // figures are the results.
 type figures struct {
-	hits   [numMixes]phase   // by mix
-	paced  [len(rates)]phase // mix A
-	misses phase
-	grown  [2]phase // nodens with few names and with all
-	idle   map[string]float64
-	before map[string]memory // with -names names
-	after  map[string]memory // with -fill names
-	last   memory            // of nodens, with -grow names
-	search map[string]searchFigures
-	pause  float64 // the longest pause of its garbage collector, in seconds
+	hits       [numMixes]phase   // by mix
+	paced      [len(rates)]phase // mix A
+	misses     phase
+	grown      [2]phase // nodens with few names and with all
+	idle       map[string]float64
+	before     map[string]memory // with -names names
+	after      map[string]memory // with -fill names
+	last       memory            // of nodens, with -grow names
+	search     map[string]searchFigures
+	statistics *statisticsFigures
+	pause      float64 // the longest pause of its garbage collector, in seconds
 }
 
 // memory of a server. cache is nodens_cache_bytes, 0 for the others.

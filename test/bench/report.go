@@ -17,6 +17,7 @@ func (b *bench) report(w io.Writer, f *figures) {
 	b.reportPaced(w, f)
 	b.reportRest(w, f)
 	b.reportSearch(w, f.search)
+	b.reportStatistics(w, f.statistics)
 	b.reportChecks(w, f)
 }
 

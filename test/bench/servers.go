@@ -42,6 +42,7 @@ type server struct {
 	version string
 	addr    netip.AddrPort
 	metrics netip.AddrPort // address of /metrics, if it has one
+	status  netip.AddrPort // of nodens
 	cmd     *exec.Cmd
 	log     string        // path
 	start   time.Duration // from exec to the first answer
@@ -70,6 +71,9 @@ func (e *env) start(ctx context.Context, name string, ip netip.Addr) (*server, e
 		return nil, err
 	}
 	if s.metrics, err = freePort(ip); err != nil {
+		return nil, err
+	}
+	if s.status, err = freePort(ip); err != nil {
 		return nil, err
 	}
 	argv, err := e.prepare(ctx, s)
@@ -134,7 +138,7 @@ func (s *server) stop() error {
 // command line.
 func (e *env) prepare(ctx context.Context, s *server) ([]string, error) {
 	switch s.name {
-	case nodens:
+	case nodens, uncounted:
 		return e.prepareNodens(ctx, s)
 	case coreDNS:
 		return e.prepareCoreDNS(ctx, s)
@@ -151,18 +155,25 @@ func (e *env) prepare(ctx context.Context, s *server) ([]string, error) {
 }
 
 func (e *env) prepareNodens(ctx context.Context, s *server) ([]string, error) {
-	bin := filepath.Join(e.dir, "nodens")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin, "github.com/nodens-dns/nodens/cmd/nodens")
+	bin, args := filepath.Join(e.dir, s.name), []string{"build", "-trimpath", "-ldflags=-s -w"}
+	if s.name == uncounted {
+		overlay, err := e.withoutStatistics(ctx)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "-overlay", overlay)
+	}
+	build := exec.CommandContext(ctx, "go", append(args, "-o", bin, "github.com/nodens-dns/nodens/cmd/nodens")...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build nodens: %w\n%s", err, out)
+		return nil, fmt.Errorf("build %s: %w\n%s", s.name, err, out)
 	}
-	conf, err := e.write("nodens.corefile", e.corefile(s))
+	conf, err := e.write(s.name+".corefile", e.corefile(s))
 	if err != nil {
 		return nil, err
 	}
 	s.version = "this tree"
-	return []string{bin, "-basecorefile=", "-conf", conf, "-cache-size", strconv.Itoa(max(64<<20, e.grown*400))}, nil
+	return []string{bin, "-basecorefile=", "-conf", conf, "-status-address", s.status.String(), "-cache-size", strconv.Itoa(max(64<<20, e.grown*400))}, nil
 }
 
 func (e *env) prepareCoreDNS(ctx context.Context, s *server) ([]string, error) {
@@ -225,7 +236,7 @@ func (e *env) prepareEcho(ctx context.Context, s *server) ([]string, error) {
 
 // capacity is in names. For nodens the limit is in bytes.
 func (e *env) capacity(s *server) int {
-	if s.name == nodens {
+	if s.name == nodens || s.name == uncounted {
 		return 4 * e.grown
 	}
 	return 4 * e.names
