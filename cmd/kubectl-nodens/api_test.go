@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -41,8 +42,10 @@ type api struct {
 	deleted    []string
 	// answers is what the command of exec, or the path of the proxy, of a pod returns.
 	answers map[string]string
-	status  int             // of a command
-	ctx     context.Context // of run
+	// refusals is what a pod without an answer prints.
+	refusals map[string]string
+	status   int             // of a command
+	ctx      context.Context // of run
 	// created is called with each new pod.
 	created func(*corev1.Pod)
 }
@@ -210,11 +213,11 @@ func (a *api) exec(w http.ResponseWriter, r *http.Request, pod string) {
 	}
 	a.mu.Lock()
 	answer, ok := a.answers[pod+" "+strings.Join(r.URL.Query()["command"], " ")]
-	status := a.status
+	status, refusal := a.status, a.refusals[pod]
 	a.mu.Unlock()
 	result := metav1.Status{Status: metav1.StatusSuccess}
 	if !ok {
-		fmt.Fprint(of[corev1.StreamTypeStderr], "nodens does not answer")
+		fmt.Fprint(of[corev1.StreamTypeStderr], cmp.Or(refusal, "nodens does not answer"))
 		status = 1
 	}
 	if status != 0 {

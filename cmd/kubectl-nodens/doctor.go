@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodens-dns/nodens/internal/top"
 )
 
 func doctorCommand(c *cluster) *cobra.Command {
@@ -170,11 +172,14 @@ func (d diagnosis) write(w io.Writer, wide bool) error {
 			fmt.Fprintf(&b, "%s: not examined: %s\n", d.nodes(u.Nodes), u.What)
 		}
 	}
-	fmt.Fprintf(&b, "%d nodes, %d findings", d.Nodes, len(d.Findings))
+	b.WriteString(count(d.Nodes, "node") + ", " + count(len(d.Findings), "finding"))
 	if n := len(d.Unexamined); n > 0 {
-		fmt.Fprintf(&b, ", %d things could not be examined (-o wide lists them)", n)
+		b.WriteString(", " + count(n, "thing") + " could not be examined")
+		if !wide {
+			b.WriteString(" (-o wide lists them)")
+		}
 	}
-	_, err := fmt.Fprintln(w, printable(b.String()))
+	_, err := fmt.Fprintln(w, top.PrintableLines(b.String()))
 	return err
 }
 

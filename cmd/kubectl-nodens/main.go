@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+
+	"github.com/nodens-dns/nodens/internal/top"
 )
 
 var version = "devel" // set by the linker
@@ -35,7 +37,7 @@ func main() {
 	case errors.As(err, &status):
 		os.Exit(int(status))
 	default:
-		fmt.Fprintln(os.Stderr, "error:", printable(err.Error()))
+		fmt.Fprintln(os.Stderr, "error:", top.PrintableLines(err.Error()))
 		os.Exit(2)
 	}
 }

@@ -80,6 +80,14 @@ func TestStatus(t *testing.T) {
 		"node2 1.2.3 yes 90.0% 12.3ms 0 up, down: 192.0.2.1:53 auto: fallback off",
 		"node3 - no - - - - -", "node3: no state: /nodens top -o json: nodens does not answer",
 		"node4 - no - - - - -", "node4: no state: pod nodens-node4 is Pending")
+	if header, row := strings.Index(out, "REDIRECTION"), strings.Index(out, "auto: on"); header != row-strings.Index(out, "\n")-1 {
+		t.Errorf("the columns are not aligned:\n%s", out)
+	}
+	a.refusals = map[string]string{"nodens-node3": "unknown flag -o: run nodens help for the flags"}
+	out, err = a.run("status --nodes node2,node3 -o wide")
+	wantStatus(t, err, 1)
+	wantLines(t, out, "node3 - no - - - - - - - - - - -",
+		"node3: no state: /nodens top -o json: unknown flag -o: run nodens help for the flags: this nodens is older than the plugin supports")
 	out, err = a.run("status --nodes node1,node2 -o wide")
 	wantStatus(t, err, 0)
 	wantLines(t, out, "node1 1.2.3 yes 90.0% 12.3ms 1 up auto: on off nodens-node1 1m0s 100 0 0 of 0 MiB none")
@@ -161,7 +169,7 @@ NOTE large-lost
 	a.answers["nodens-node2"+execFindings] = `{"findings":[],"unexamined":["pods"]}`
 	out, err = a.run("doctor -o wide")
 	wantStatus(t, err, 2)
-	wantLines(t, out, "node2: not examined: pods", "on node1")
+	wantLines(t, out, "node2: not examined: pods", "on node1", "2 nodes, 1 finding, 1 thing could not be examined")
 	a.answers["nodens-node2"+execFindings] = report(note)
 	out, err = a.run("doctor -o json")
 	wantStatus(t, err, 0)
@@ -202,8 +210,14 @@ func TestTop(t *testing.T) {
 	a.answers["nodens-node1"+execState] = stateJSON(same)
 	a.answers["nodens-node2"+execState] = stateJSON(same)
 	out, err := a.run("top")
+	wantStatus(t, err, 1)
+	wantLines(t, out, "2.0 100.0% www.example.org. .", "PROBLEM: node3: /nodens top -o json: nodens does not answer", "nodens 1.2.3 2 of 3 nodes NOT READY up 1m0s")
+	out, err = a.run("top --nodes node1")
 	wantStatus(t, err, 0)
-	wantLines(t, out, "2.0 100.0% www.example.org. .", "PROBLEM: node3: /nodens top -o json: nodens does not answer", "nodens 1.2.3 2 nodes NOT READY up 1m0s")
+	wantLines(t, out, "nodens 1.2.3 1 node ready up 1m0s")
+	if _, err := a.run("top --nodes node3"); err == nil || !strings.Contains(err.Error(), "node3: /nodens top -o json: nodens does not answer") {
+		t.Errorf("no node answers: %v", err)
+	}
 	a.answers["nodens-node1"+execState] = stateJSON(func(s *state.State) {
 		var names []state.Entry
 		for i := range 30 {
@@ -252,7 +266,12 @@ func TestClients(t *testing.T) {
 	wantLines(t, out, "NODE IMAGE OK LONGEST PROBLEMS", "node1 a 4 of 4 5.20s example.com: slow, 5.2s", "node1 b=musl-lookup 4 of 4 5.20s example.com: slow, 5.2s",
 		"node2 b=musl-lookup 1 of 4 10.00s kubernetes.default: not found; kubernetes.default.svc: no answer within 10 s; "+
 			"example.com: no result: the client ended with exit status 137: OOMKilled")
-	if len(a.deleted) != 4 || len(a.pods) != 2 {
+	out, _ = a.run("test --image a --nodes node2 -o wide")
+	wantLines(t, out, "NODE IMAGE OK LONGEST PROBLEMS LOOKUPS")
+	if !strings.Contains(out, "  kubernetes.default 0.03s, kubernetes.default.svc 10.00s, kubernetes.default.svc.cluster.local. 0.01s, example.com 0.00s\n") {
+		t.Error(out)
+	}
+	if len(a.deleted) != 5 || len(a.pods) != 2 {
 		t.Errorf("deleted %q, left %d pods", a.deleted, len(a.pods))
 	}
 	out, err = a.run("test --image a --nodes node1 -o json")

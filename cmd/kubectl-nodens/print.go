@@ -59,13 +59,12 @@ func table(w io.Writer, rows [][]string) error {
 	return t.Flush()
 }
 
-// printable replaces what top.Printable does, except for new lines.
-func printable(text string) string {
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		lines[i] = top.Printable(line)
+// count returns a number of things.
+func count(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
 	}
-	return strings.Join(lines, "\n")
+	return fmt.Sprintf("%d %s", n, thing)
 }
 
 // sentence returns the text of an error on one line, for a table.

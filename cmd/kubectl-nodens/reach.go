@@ -100,6 +100,8 @@ func (c *cluster) exec(ctx context.Context, pod *corev1.Pod, command []string) (
 		return nil, fmt.Errorf("the output of %s has more than %d bytes", command[0], maxAnswer)
 	case out.Len() > 0 && (err == nil || errors.As(err, &status)):
 		return out.Bytes(), nil
+	case bytes.HasPrefix(text, []byte("unknown ")):
+		return nil, fmt.Errorf("%s: %s: this nodens is older than the plugin supports", strings.Join(command, " "), text)
 	case len(text) > 0:
 		return nil, fmt.Errorf("%s: %s", strings.Join(command, " "), text)
 	case err == nil:

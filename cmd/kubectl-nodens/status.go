@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodens-dns/nodens/internal/state"
+	"github.com/nodens-dns/nodens/internal/top"
 )
 
 func statusCommand(c *cluster) *cobra.Command {
@@ -64,7 +65,7 @@ func (c *cluster) status(ctx context.Context, f format) error {
 		err = table(c.out, statusRows(all, f == "wide"))
 		for _, n := range all {
 			if err == nil && n.State == nil {
-				_, err = fmt.Fprintf(c.out, "%s: no state: %s\n", n.Node, printable(n.Error))
+				_, err = fmt.Fprintf(c.out, "%s: no state: %s\n", n.Node, top.Printable(n.Error))
 			}
 		}
 	}

@@ -291,11 +291,14 @@ func (t trial) failed() (n int) {
 // slowLookup is the least time that a resolver loses with one packet.
 const slowLookup = 1 // second
 
-// trialRows returns a row for each trial. The last column lists failed and slow lookups.
+// trialRows returns a row for each trial. PROBLEMS lists failed and slow lookups.
 func trialRows(trials []trial, wide bool) [][]string {
 	rows := [][]string{{"NODE", "IMAGE", "OK", "LONGEST", "PROBLEMS"}}
+	if wide {
+		rows[0] = append(rows[0], "LOOKUPS")
+	}
 	for _, t := range trials {
-		ok, longest, problems := 0, 0.0, []string(nil)
+		ok, longest, problems, lookups := 0, 0.0, []string(nil), []string(nil)
 		if t.Error != "" {
 			problems = append(problems, t.Error)
 		}
@@ -310,11 +313,13 @@ func trialRows(trials []trial, wide bool) [][]string {
 			default:
 				ok++
 			}
-			if wide {
-				problems = append(problems, fmt.Sprintf("%s %.2fs", l.Name, l.Seconds))
-			}
+			lookups = append(lookups, fmt.Sprintf("%s %.2fs", l.Name, l.Seconds))
 		}
-		rows = append(rows, []string{t.Node, t.Image, fmt.Sprintf("%d of %d", ok, len(t.Lookups)), fmt.Sprintf("%.2fs", longest), cmp.Or(strings.Join(problems, "; "), "none")})
+		row := []string{t.Node, t.Image, fmt.Sprintf("%d of %d", ok, len(t.Lookups)), fmt.Sprintf("%.2fs", longest), cmp.Or(strings.Join(problems, "; "), "none")}
+		if wide {
+			row = append(row, strings.Join(lookups, ", "))
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
@@ -21,7 +22,9 @@ func topCommand(c *cluster) *cobra.Command {
 		Long: `Show the top names, clients and NXDOMAIN names, the names with the longest waits,
 zones and upstreams of all nodes together. Latencies are those of the worst node.
 -o json and yaml print the merged state once. A printed list has 20 rows; with -o wide,
-it has all.`,
+it has all.
+
+Exit status: 0 all nodes answered; 1 one did not, and the output is without it; 2 an error.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.SetWindow(window); err != nil {
@@ -41,25 +44,30 @@ func (c *cluster) top(ctx context.Context, o top.Options, f format) error {
 		c.errs = nil // no progress on the screen of top
 		return top.Show(ctx, c.follow, o.Window)
 	}
-	s, err := c.merged(ctx)
-	if s == nil {
+	s, whole, err := c.merged(ctx)
+	if err != nil {
 		return err
-	}
-	if f.data() {
-		return f.print(c.out, s)
 	}
 	rows := 20
 	if f == "wide" {
 		rows = math.MaxInt
 	}
-	return top.Print(c.out, s, o.Window, rows)
+	if f.data() {
+		err = f.print(c.out, s)
+	} else {
+		err = top.Print(c.out, s, o.Window, rows)
+	}
+	if err == nil && !whole {
+		return exitStatus(1)
+	}
+	return err
 }
 
 // follow is a top.Source of the merged state.
 func (c *cluster) follow(ctx context.Context, show func(*state.State) error) error {
 	for {
-		s, err := c.merged(ctx)
-		if s == nil {
+		s, _, err := c.merged(ctx)
+		if err != nil {
 			return err
 		}
 		if err := show(s); err != nil {
@@ -73,12 +81,12 @@ func (c *cluster) follow(ctx context.Context, show func(*state.State) error) err
 	}
 }
 
-// merged returns the merged state of all nodes. Nodes that do not answer become
-// problems of the state. If no node answers, it returns an error.
-func (c *cluster) merged(ctx context.Context) (*state.State, error) {
+// merged returns the merged state of all nodes, and whether all answered. Nodes that do
+// not answer become problems of the state. If no node answers, it returns an error.
+func (c *cluster) merged(ctx context.Context) (s *state.State, whole bool, err error) {
 	answers, err := c.states(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var states []*state.State
 	var problems []string
@@ -90,10 +98,12 @@ func (c *cluster) merged(ctx context.Context) (*state.State, error) {
 		states = append(states, a.Value)
 	}
 	if len(states) == 0 {
-		return nil, failed(answers)
+		return nil, false, failed(answers)
 	}
-	s := state.Merge(states)
-	s.Problems = append(problems, s.Problems...)
-	s.Ready = s.Ready && len(problems) == 0
-	return s, nil
+	s = state.Merge(states)
+	if len(problems) > 0 {
+		s.Node = fmt.Sprintf("%d of %s", len(states), count(len(answers), "node"))
+		s.Problems, s.Ready = append(problems, s.Problems...), false
+	}
+	return s, len(problems) == 0, nil
 }

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v3"
 
 	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/doctor"
+	"github.com/nodens-dns/nodens/internal/top"
 )
 
 // Results of doctor. After a fault or a warning, the exit status is 1. If doctor
@@ -93,8 +96,7 @@ func examine(ctx context.Context, e env, x examined, d *doctorFlags) error {
 	if d.format.JSON {
 		err = cmdline.WriteJSON(e.Stdout, report)
 	} else {
-		fmt.Fprintf(e.Stdout, "daemon: %v\n", x)
-		err = report.Write(e.Stdout)
+		err = writeReport(e.Stdout, x, report)
 	}
 	switch worst := report.Worst(); {
 	case err != nil:
@@ -105,4 +107,16 @@ func examine(ctx context.Context, e env, x examined, d *doctorFlags) error {
 		return errUnexamined
 	}
 	return nil
+}
+
+// writeReport writes a report as text. Names in it come from the network, so it replaces
+// characters that could control the terminal.
+func writeReport(w io.Writer, x examined, r *doctor.Report) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "daemon: %v\n", x)
+	if err := r.Write(&text); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, top.PrintableLines(text.String()))
+	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/daemon"
+	"github.com/nodens-dns/nodens/internal/doctor"
 )
 
 func TestParseFlags(t *testing.T) {
@@ -192,4 +193,18 @@ func TestRemovedFlags(t *testing.T) {
 			t.Errorf("-%s was removed and is a flag", f.Name)
 		}
 	})
+}
+
+// What doctor found in the network cannot change the terminal.
+func TestReportIsPrintable(t *testing.T) {
+	const evil = "a\x1b[2Jb\u009bc"
+	var out bytes.Buffer
+	r := &doctor.Report{Facts: []doctor.Fact{{View: "node", What: evil}},
+		Findings: []doctor.Finding{{Severity: doctor.Fault, What: evil, Why: evil, Do: evil}}, Unexamined: []string{evil}}
+	if err := writeReport(&out, examined{flags: newFlags()}, r); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); strings.Count(text, "a?[2Jb?c\n") != 5 || strings.ContainsAny(text, "\x1b\u009b") {
+		t.Errorf("%q", text)
+	}
 }

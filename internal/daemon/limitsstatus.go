@@ -71,7 +71,8 @@ func scrape(ctx context.Context, addr, prefix string) (map[string]int64, error) 
 	if err != nil {
 		return nil, err
 	}
-	answer, err := http.DefaultClient.Do(r)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // without the proxy of the environment
+	answer, err := client.Do(r)
 	if err != nil {
 		return nil, err
 	}

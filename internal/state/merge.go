@@ -32,7 +32,9 @@ func Merge(all []*State) *State {
 			m.Problems = append(m.Problems, s.Node+": "+p)
 		}
 	}
-	m.Node = fmt.Sprintf("%d nodes", len(all))
+	if m.Node = "1 node"; len(all) > 1 {
+		m.Node = fmt.Sprintf("%d nodes", len(all))
+	}
 	m.Version = distinct(all, func(s *State) string { return s.Version })
 	m.Redirection.Mode = distinct(all, func(s *State) string { return s.Redirection.Mode })
 	m.Redirection.State = distinct(all, func(s *State) string { return s.Redirection.State })

@@ -52,7 +52,7 @@ func zones(all []state.Zone) list {
 	for _, z := range all {
 		l.rows = append(l.rows, []string{fmt.Sprint(z.Requests), percent(z.Hits, z.Hits+z.Misses), fmt.Sprint(z.Failures),
 			quantile(z.HitLatency, z.HitLatency.P99), quantile(z.MissLatency, z.MissLatency.P50), quantile(z.MissLatency, z.MissLatency.P99),
-			fmt.Sprint(z.CacheEntries), mebibytes(z.CacheBytes), z.Name})
+			fmt.Sprint(z.CacheEntries), size(z.CacheBytes), z.Name})
 	}
 	return l
 }
@@ -112,6 +112,15 @@ func Printable(s string) string {
 	}, s)
 }
 
+// PrintableLines is Printable for each line of text.
+func PrintableLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = Printable(line)
+	}
+	return strings.Join(lines, "\n")
+}
+
 func rate(count uint64, over float64) string {
 	if over <= 0 {
 		return "-"
@@ -146,4 +155,10 @@ func seconds(s float64) string {
 	return d.Round(unit).String()
 }
 
-func mebibytes(n int64) string { return fmt.Sprintf("%.1fM", float64(n)/(1<<20)) }
+// size formats a number of bytes.
+func size(n int64) string {
+	if n < 1<<20 {
+		return fmt.Sprintf("%.0fK", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%.1fM", float64(n)/(1<<20))
+}

@@ -121,7 +121,7 @@ func summary(s, before *state.State) []string {
 	lines := []string{
 		fmt.Sprintf("nodens %s  %s  %s  up %v", s.Version, name, ready, s.Time.Sub(s.Started).Round(time.Second)),
 		fmt.Sprintf("%s queries/s  %s hits  %s SERVFAIL  cache %s of %s", rate(queries, s.Time.Sub(sum.Time).Seconds()), percent(hits, hits+misses),
-			percent(s.Failures-sum.Failures, queries), mebibytes(s.Cache.Bytes), mebibytes(s.Cache.Budget)),
+			percent(s.Failures-sum.Failures, queries), size(s.Cache.Bytes), size(s.Cache.Budget)),
 		fmt.Sprintf("redirection %s (%s)  fast path %s (%s, %s of queries)  upstreams %d, %d down", s.Redirection.Mode, s.Redirection.State,
 			s.Fastpath.Mode, s.Fastpath.State, percent(s.Fastpath.Answers-sum.Fastpath.Answers, queries), len(s.Upstreams), down),
 	}

@@ -66,7 +66,7 @@ WAITED  MEAN  LOOKUPS  NAME           ZONE
 
 zones
 QUERIES   HITS  FAILED  P99 HIT  P50 MISS  P99 MISS  ENTRIES  CACHE  ZONE
-   1000  75.0%       0        -    1.23ms     250ms        0   0.0M  cluster.local.
+   1000  75.0%       0        -    1.23ms     250ms        0     0K  cluster.local.
 
 upstreams
 QUERIES  FAILED  P50  P99  STATE  UPSTREAM      PROTOCOL  ZONE
