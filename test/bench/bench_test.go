@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -229,6 +230,8 @@ func TestGoals(t *testing.T) {
 	f.search = map[string]searchFigures{nodens: {all: 0.1, warm: 0.1, p50: time.Millisecond}, coreDNS: {p50: 4 * time.Millisecond}}
 	f.grown = [2]phase{{round(8), round(8)}, {round(11), round(12)}}
 	f.paced[len(rates)-1] = phase{round(8), round(12)}
+	watched := map[string]sample{nodens: {cpu: 101}, uncounted: {cpu: 100}, viewed: {cpu: 104}}
+	f.statistics = &statisticsFigures{hits: [len(statisticsRates)]phase{{watched}, nil, {watched}}, view: phase{watched}}
 	want := []struct {
 		what string
 		have float64
@@ -237,7 +240,8 @@ func TestGoals(t *testing.T) {
 		{"CPU per hit / C mmsg echo", 1, true}, {"CPU per hit / unbound", 0.8, true}, {"CPU per hit / CoreDNS", 8.0 / 60, true},
 		{"CPU per hit, mix B / A", 1.0125, true}, {"CPU per hit, mix C / B", (1 + 8/8.2) / 2, true},
 		{"cluster.local queries upstream per external lookup", 0.1, true}, {"the same after 5s", 0.1, true},
-		{"first lookup of an external name / CoreDNS", 0.25, true}, {"wrong answers on the search path", 0, true}, {"CPU at 5,000/s / C mmsg echo", 1.25, true}, {"p99 at 5,000/s / CoreDNS", 1.0 / 3, true},
+		{"first lookup of an external name / CoreDNS", 0.25, true}, {"CPU per hit with statistics of queries / without", 1.01, true}, {"the same at 15,000/s", 1.01, true},
+		{"CPU at 200,000/s with nodens top / without", 104.0 / 101, false}, {"wrong answers on the search path", 0, true}, {"CPU at 5,000/s / C mmsg echo", 1.25, true}, {"p99 at 5,000/s / CoreDNS", 1.0 / 3, true},
 		{"CPU per miss / CoreDNS", 0.55, true}, {"p99 of a miss / CoreDNS", 1.0 / 3, true}, {"CPU per hit, 1000 names / 1000", 23.0 / 16, true},
 		{"resident bytes per A answer, total", 250, true}, {"idle, share of a core", 0.0001, true}, {"start to the first answer, ms", 10, true},
 	}
@@ -252,5 +256,18 @@ func TestGoals(t *testing.T) {
 		if !strings.Contains(summary.String(), part) {
 			t.Errorf("%q is not in the summary:\n%s", part, summary.String())
 		}
+	}
+}
+
+// The overlay compiles and counts no hit.
+func TestWithoutStatistics(t *testing.T) {
+	e := &env{dir: t.TempDir()}
+	overlay, err := e.withoutStatistics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	test := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-overlay", overlay, "-run", "^TestNamesAreExact$", "github.com/nodens-dns/nodens/internal/querystats")
+	if out, err := test.CombinedOutput(); err == nil || !strings.Contains(string(out), "0 queries counted") {
+		t.Errorf("%v: %s", err, out)
 	}
 }

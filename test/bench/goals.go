@@ -23,6 +23,7 @@ func (g goal) met() bool { return g.have <= g.limit }
 func (b *bench) goals(f *figures) []goal {
 	a, fast := f.hits[mixA], f.paced[len(rates)-1]
 	floor, searched := b.floor(), f.search[nodens]
+	saturated, busiest := f.statistics.hits[0], f.statistics.hits[len(statisticsRates)-1]
 	return []goal{
 		{"CPU per hit / " + floor, a.ratio(nodens, a, floor, cpu), 1.4},
 		{"CPU per hit / unbound", a.ratio(nodens, a, unbound, cpu), 0.8},
@@ -32,6 +33,9 @@ func (b *bench) goals(f *figures) []goal {
 		{"cluster.local queries upstream per external lookup", searched.all, 0.2},
 		{fmt.Sprintf("the same after %v", searchCold), searched.warm, 0.15},
 		{"first lookup of an external name / CoreDNS", searched.p50.Seconds() / f.search[coreDNS].p50.Seconds(), 0.5},
+		{"CPU per hit with statistics of queries / without", saturated.ratio(nodens, saturated, uncounted, cpu), 1.02},
+		{"the same at 15,000/s", busiest.ratio(nodens, busiest, uncounted, cpu), 1.02},
+		{"CPU at 200,000/s with nodens top / without", f.statistics.view.ratio(viewed, f.statistics.view, nodens, cpu), 1.02},
 		{"wrong answers on the search path", float64(searched.wrong), 0},
 		{"CPU at 5,000/s / " + floor, fast.ratio(nodens, fast, floor, cpu), 1.4},
 		{"p99 at 5,000/s / CoreDNS", fast.ratio(nodens, fast, coreDNS, p99), 1.0 / 3},

@@ -174,8 +174,9 @@ func (e *env) withoutStatistics(ctx context.Context) (string, error) {
 func (b *bench) reportStatistics(w io.Writer, f *statisticsFigures) {
 	var rows [][]string
 	row := func(what string, p phase, with, without string) {
+		all, more := p.ratios(with, p, without, cpu), func(ratio float64) string { return number(100*(ratio-1), 1) }
 		rows = append(rows, []string{what, number(p.median(with, rate), 0), number(p.median(with, cpu), 3), number(p.median(without, cpu), 3),
-			number(100*(p.ratio(with, p, without, cpu)-1), 1), p.saturated(with)})
+			more(median(all)), more(percentile(all, 25)) + " to " + more(percentile(all, 75)), p.saturated(with)})
 	}
 	for k, rate := range statisticsRates {
 		what := fmt.Sprintf("statistics of queries, %d/s", rate)
@@ -186,5 +187,5 @@ func (b *bench) reportStatistics(w io.Writer, f *statisticsFigures) {
 	}
 	row(fmt.Sprintf("an open nodens top, %d/s", viewedRate), f.view, viewed, nodens)
 	fmt.Fprintf(w, "Cost of what nodens knows about its queries: CPU per hit with and without it.\n\n")
-	table(w, []string{"what", "hits/s", "CPU µs with", "without", "more, %", "saturated"}, rows)
+	table(w, []string{"what", "hits/s", "CPU µs with", "without", "more, %", "half of the rounds", "saturated"}, rows)
 }

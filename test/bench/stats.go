@@ -55,7 +55,11 @@ func (p phase) median(server string, figure func(sample) float64) float64 {
 // b's figure in the other phase, in the same round. Other load on the machine
 // slows both alike. It is NaN if either was not measured.
 func (p phase) ratio(a string, other phase, b string, figure func(sample) float64) float64 {
-	var v []float64
+	return median(p.ratios(a, other, b, figure))
+}
+
+// ratios are the ratios of the rounds, from the smallest.
+func (p phase) ratios(a string, other phase, b string, figure func(sample) float64) (v []float64) {
 	for i := range min(len(p), len(other)) {
 		sa, oka := p[i][a]
 		sb, okb := other[i][b]
@@ -63,7 +67,8 @@ func (p phase) ratio(a string, other phase, b string, figure func(sample) float6
 			v = append(v, figure(sa)/figure(sb))
 		}
 	}
-	return median(v)
+	slices.Sort(v)
+	return v
 }
 
 // total adds up a count over the rounds of a server.
