@@ -45,6 +45,15 @@ func TestTop(t *testing.T) {
 	if e := s.Top["1m"].Names[0]; e.Key != "www.example." || e.Zone != "." || s.Hits < 19 {
 		t.Errorf("%+v, %d hits", e, s.Hits)
 	}
+	if len(s.Zones) == 0 || s.Zones[0].HitLatency.P99 <= 0 || s.Zones[0].MissLatency.P99 <= 0 || s.Upstreams[0].Latency.P99 <= 0 {
+		t.Errorf("latencies by zone and upstream: %+v, %+v", s.Zones, s.Upstreams)
+	}
+	_, body := c.node.Get(t, metrics, "/metrics")
+	for _, secret := range []string{"www.example.", s.Top["1m"].Clients[0].Key} {
+		if strings.Contains(body, secret) {
+			t.Errorf("%s is in the metrics", secret)
+		}
+	}
 	text := top()
 	for _, want := range []string{"www.example.", s.Top["1m"].Clients[0].Key, "10.1.1.2:53", "QUERIES/S"} {
 		if !strings.Contains(text, want) {

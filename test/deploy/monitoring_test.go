@@ -209,6 +209,9 @@ func TestDashboardStructure(t *testing.T) {
 			t.Errorf("no variable %s", m[1])
 		}
 	}
+	if page := "${proxy}/api/v1/namespaces/${__data.fields.namespace}/pods/${__data.fields.pod}:9354/proxy/"; !strings.Contains(readFile(t, chart+"/files/dashboard.json"), `"url": "`+page+`"`) {
+		t.Errorf("no link to the status pages: %s", page)
+	}
 	ids := make(map[int]bool)
 	taken := make(map[[2]int]string)
 	for _, p := range d.Panels {

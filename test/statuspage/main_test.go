@@ -15,5 +15,6 @@ var screenshots = flag.String("screenshots", "", "`directory` for the screenshot
 
 func TestMain(m *testing.M) { os.Exit(lab.Main(m)) }
 
-// nodens has the race detector if it works here.
-var nodens = lab.RaceNodens()
+// nodens has the race detector if it works here. Screenshots are of a plain one, because the
+// detector delays replies.
+var nodens, plain = lab.RaceNodens(), lab.Nodens()

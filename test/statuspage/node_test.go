@@ -90,8 +90,12 @@ func cniResults(t *testing.T) (dir string) {
 // start starts nodens.
 func (n *node) start(t *testing.T) {
 	t.Helper()
+	binary := nodens
+	if *screenshots != "" {
+		binary = plain
+	}
 	n.daemon = lab.StartDaemon(t, lab.DaemonOptions{
-		Binary: nodens.Path(t), Netns: n.Netns, Conf: lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), corefile),
+		Binary: binary.Path(t), Netns: n.Netns, Conf: lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), corefile),
 		Args: append([]string{"-status-address", n.status}, n.args...), Env: []string{"NODE_NAME=worker-1"}, Binds: n.binds,
 	})
 }
