@@ -1,6 +1,8 @@
 package dnstap
 
 import (
+	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
@@ -8,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -194,5 +197,61 @@ func TestCloseWithoutReply(t *testing.T) {
 	tap.Close()
 	if n := testutil.ToFloat64(tap.cfg.Dropped); n != 3 {
 		t.Errorf("%v messages are dropped", n)
+	}
+}
+
+// TestServeStops stops serve when it has not noticed the queue yet. It sends the queue.
+func TestServeStops(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	counter := func() prometheus.Counter { return prometheus.NewCounter(prometheus.CounterOpts{Name: "n"}) }
+	tap := &Tap{cfg: Config{Network: "unix", Address: path, Full: true, Sent: counter(), Dropped: counter()}, wake: make(chan struct{}, 1)}
+	tap.SetLimit(1 << 20)
+	stopped, stop := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() {
+		c, err := tap.connect(stopped, t.Context())
+		if err == nil {
+			tap.Send(query(1))
+			tap.Send(query(2))
+			<-tap.wake
+			stop()
+			_, err = c.serve(stopped, nil)
+			c.close(false)
+		}
+		result <- err
+	}()
+	if got := read(t, l, 2); got[0].GetQueryPort() != 1 || got[1].GetQueryPort() != 2 {
+		t.Errorf("got %v", got)
+	}
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCaughtUp: the end of the drops is logged once, with their number, and the next drop is
+// logged again.
+func TestCaughtUp(t *testing.T) {
+	var log bytes.Buffer
+	tap := &Tap{cfg: Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Dropped: prometheus.NewCounter(prometheus.CounterOpts{Name: "n"})}}
+	for range 2 {
+		log.Reset()
+		for range 3 {
+			tap.Send(query(1)) // the limit is 0
+		}
+		tap.caughtUp() // too soon
+		if text := log.String(); strings.Count(text, "messages are dropped") != 1 || strings.Contains(text, "no longer") {
+			t.Error(text)
+		}
+		tap.dropped = tap.dropped.Add(-recovered)
+		tap.caughtUp()
+		tap.caughtUp()
+		if text := log.String(); strings.Count(text, "no longer dropped") != 1 || !strings.Contains(text, "dropped=3") {
+			t.Error(text)
+		}
 	}
 }
