@@ -36,7 +36,7 @@ func TestMigrated(t *testing.T) {
 func checkMigrated(t *testing.T, ds *apps.DaemonSet) {
 	t.Helper()
 	p, c := ds.Spec.Template.Spec, ds.Spec.Template.Spec.Containers[0]
-	if p.HostNetwork && len(c.Ports) > 0 {
+	if p.HostNetwork && len(c.Ports) > 0 && ds.Spec.UpdateStrategy.Type != apps.OnDeleteDaemonSetStrategyType {
 		t.Errorf("host ports %v", c.Ports)
 	}
 	s := c.SecurityContext

@@ -35,6 +35,8 @@ func newObject(kind string) any {
 		return new(rbac.RoleBinding)
 	case "monitoring.coreos.com/v1/ServiceMonitor":
 		return new(monitoring.ServiceMonitor)
+	case "monitoring.coreos.com/v1/PodMonitor":
+		return new(monitoring.PodMonitor)
 	case "monitoring.coreos.com/v1/PrometheusRule":
 		return new(monitoring.PrometheusRule)
 	case "cilium.io/v2/CiliumLocalRedirectPolicy":
