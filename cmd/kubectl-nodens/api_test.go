@@ -71,16 +71,21 @@ func (a *api) run(args string) (out string, err error) {
 	a.t.Helper()
 	s := httptest.NewServer(a)
 	defer s.Close()
+	var stdout, stderr bytes.Buffer
+	cmd := newCommand(&stdout, &stderr)
+	cmd.SetArgs(append(strings.Fields(args), "--kubeconfig", a.kubeconfig(s)))
+	err = cmd.ExecuteContext(a.ctx)
+	return stdout.String(), err
+}
+
+// kubeconfig returns the file of a client of s.
+func (a *api) kubeconfig(s *httptest.Server) string {
 	kubeconfig := filepath.Join(a.t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":%q}}],"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`, s.URL)
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		a.t.Fatal(err)
 	}
-	var stdout, stderr bytes.Buffer
-	cmd := newCommand(&stdout, &stderr)
-	cmd.SetArgs(append(strings.Fields(args), "--kubeconfig", kubeconfig))
-	err = cmd.ExecuteContext(a.ctx)
-	return stdout.String(), err
+	return kubeconfig
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {

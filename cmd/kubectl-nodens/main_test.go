@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/nodens-dns/nodens/internal/state"
 )
@@ -238,6 +240,41 @@ func TestTop(t *testing.T) {
 	}
 	if _, err := a.run("top --window 2m"); err == nil {
 		t.Error("the window 2m is accepted")
+	}
+}
+
+// An open top gets the merged state again and again.
+func TestFollow(t *testing.T) {
+	a := newAPI(t, "pods/exec")
+	a.nodensPod("node1")
+	a.answers["nodens-node1"+execState] = stateJSON(same)
+	s := httptest.NewServer(a)
+	defer s.Close()
+	c := &cluster{flags: genericclioptions.NewConfigFlags(true), parallel: 1, timeout: time.Minute, via: viaAuto}
+	*c.flags.Namespace, *c.flags.KubeConfig = "kube-system", a.kubeconfig(s)
+	n, enough := 0, errors.New("enough")
+	err := c.follow(t.Context(), func(s *state.State) error {
+		if s.Node != "1 node" || s.Requests != 100 {
+			t.Errorf("%+v", s)
+		}
+		if n++; n == 2 {
+			return enough
+		}
+		return nil
+	})
+	if err != enough {
+		t.Errorf("%d states: %v", n, err)
+	}
+}
+
+func TestProgress(t *testing.T) {
+	var out strings.Builder
+	p := &progress{w: &out, all: 2}
+	p.add(nil)
+	p.add(errors.New("x"))
+	p.end()
+	if want := "\r1 of 2 answers, 0 failed \r2 of 2 answers, 1 failed \r\x1b[K"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
 	}
 }
 

@@ -1,8 +1,9 @@
 // The program bench compares nodens, its peers and an echo on loopback addresses:
 // CPU per answer, latency, idle cost, memory. It prints Markdown.
 //
-//	go run ./test/bench          # about five minutes, after the builds
+//	go run ./test/bench          # about six minutes, after the builds
 //	go run ./test/bench -check   # and exits 1 if a goal is missed
+//	go run ./test/bench -only statistics -rounds 21 -seconds 0.7
 //	go run ./test/bench -readme docs/pictures/bench.md
 package main
 
