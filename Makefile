@@ -87,10 +87,12 @@ outage: ## let the upstream die and slow down under load in a memory limit, besi
 bench: ## compare nodens with CoreDNS, unbound, dnsmasq and an echo, in one run
 	$(GO) run ./test/bench
 	$(GO) test ./test/fastpath -v -count=1 -run 'TestVeth$$' -rounds 5
+	$(GO) test ./test/kill -v -count=1 -run 'TestIdle$$' -idle 1m
 
 bench-check: ## run bench and fail below the goals
 	$(GO) run ./test/bench -check
 	$(GO) test ./test/fastpath -v -count=1 -run 'TestVeth$$' -rounds 5 -goals
+	$(GO) test ./test/kill -v -count=1 -run 'TestIdle$$' -idle 1m -goals
 
 bench-readme: ## measure what README.md shows, and draw its pictures (as root)
 	$(GO) run ./test/bench -readme docs/pictures/bench.md

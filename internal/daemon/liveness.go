@@ -26,10 +26,11 @@ type liveness struct {
 	report     supervise.Report
 	redirected bool // sockets are redirected: only answers of targets count
 	stop       func()
+	ended      chan struct{} // signals that sockets are no longer redirected
 }
 
 func newLiveness(b *supervise.Heartbeat, probe func(context.Context) error, log *slog.Logger) *liveness {
-	l := &liveness{probe: probe, log: log, stop: func() {}}
+	l := &liveness{probe: probe, log: log, stop: func() {}, ended: make(chan struct{}, 1)}
 	if b != nil {
 		l.send = b.Send
 	}
@@ -51,6 +52,10 @@ func (l *liveness) withdrawn() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.report.Timeout, l.redirected = 0, false
+	select {
+	case l.ended <- struct{}{}:
+	default:
+	}
 }
 
 // sendLocked needs mu.
@@ -87,10 +92,10 @@ func (l *liveness) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+		case <-l.ended:
 		}
 		if l.isRedirected() {
-			timer.Reset(2 * livenessInterval)
-			continue
+			continue // the answers of targets are enough, and an idle process sleeps
 		}
 		timer.Reset(livenessInterval)
 		if l.probe(ctx) != nil {

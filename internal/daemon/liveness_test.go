@@ -19,7 +19,7 @@ func TestLiveness(t *testing.T) {
 		var reports []supervise.Report // guarded by l.mu, with which send is called
 		var hung atomic.Bool
 		l := &liveness{
-			log: slog.New(slog.DiscardHandler), stop: func() {},
+			log: slog.New(slog.DiscardHandler), stop: func() {}, ended: make(chan struct{}, 1),
 			send: func(r supervise.Report) error { reports = append(reports, r); return nil },
 			probe: func(context.Context) error {
 				if hung.Load() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/tick"
 )
 
 // memoryGuard shrinks the cache before the kernel's OOM killer ends the process.
@@ -76,13 +77,13 @@ func (g *memoryGuard) down(context.Context) error {
 }
 
 func (g *memoryGuard) run(ctx context.Context) {
-	tick := time.NewTicker(guardInterval)
-	defer tick.Stop()
+	timer := tick.Every(guardInterval)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-timer.C:
 			g.check()
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/querystats"
 	"github.com/nodens-dns/nodens/internal/redirect"
 	"github.com/nodens-dns/nodens/internal/state"
+	"github.com/nodens-dns/nodens/internal/tick"
 )
 
 // reporter makes the State of the daemon from its metrics and components. Its
@@ -54,14 +55,14 @@ func newReporter(b base, probes *probeState, p *pools, r *redirect.Redirector, f
 func (r *reporter) start(ctx context.Context) error {
 	ctx, r.end = context.WithCancel(context.WithoutCancel(ctx))
 	r.rotating.Go(func() {
-		tick := time.NewTicker(querystats.Interval)
-		defer tick.Stop()
+		timer := tick.Every(querystats.Interval)
+		defer timer.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case now := <-tick.C:
-				r.queries.Rotate(now)
+			case <-timer.C:
+				r.queries.Rotate(time.Now())
 			}
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -18,6 +19,7 @@ func Supervise(ctx context.Context, o *Options, args []string) (status int, err 
 	// Keep the heap small: the supervisor allocates little and runs as long as the node.
 	debug.SetGCPercent(10)
 	debug.FreeOSMemory()
+	runtime.GOMAXPROCS(1) // so that a heartbeat wakes one thread
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return supervise.Run(relaySignals(ctx, o.Signals), supervise.Config{

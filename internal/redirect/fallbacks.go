@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/internal/tick"
 )
 
 const (
@@ -204,8 +205,9 @@ func (f *fallbacks) run(ctx context.Context) {
 // wait waits for the next round. Meanwhile it asks those that nobody has asked.
 func (f *fallbacks) wait(ctx context.Context) bool {
 	jitter := time.Duration(rand.Int64N(int64(fallbackInterval / 5)))
-	due := time.NewTimer(fallbackInterval*9/10 + jitter)
+	due := tick.New()
 	defer due.Stop()
+	due.Reset(fallbackInterval*9/10 + jitter)
 	var soon <-chan time.Time
 	for {
 		if soon == nil && len(f.list(unasked)) > 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/internal/server"
 	"github.com/nodens-dns/nodens/internal/supervise"
+	"github.com/nodens-dns/nodens/internal/tick"
 )
 
 // heartbeatInterval is the time between two queries to the targets. Each query
@@ -77,7 +78,7 @@ func (h *heartbeat) run(ctx context.Context) {
 	}
 	defer closeProbes(probes)
 	defer h.withdrawn()
-	timer := time.NewTimer(h.interval)
+	timer := tick.New()
 	defer timer.Stop()
 	reason := ""
 	for next := 0; ; {
@@ -96,7 +97,7 @@ func (h *heartbeat) run(ctx context.Context) {
 			}
 			h.answered(report) // after the kernel: the supervisor's time counts from here
 			if ahead > 0 {
-				timer.Reset(ahead)
+				timer.Reset(tick.Until(ahead)) // together with other checks
 			}
 			next = (next + 1) % len(probes)
 		} else {

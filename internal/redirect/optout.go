@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/tick"
 )
 
 // DefaultPodLogs is the directory in which the kubelet makes a directory
@@ -63,8 +64,8 @@ func (o *optOut) follow(ctx context.Context) {
 	if len(o.names) == 0 {
 		return
 	}
-	tick := time.NewTicker(again)
-	defer tick.Stop()
+	timer := tick.Every(again)
+	defer timer.Stop()
 	var events <-chan fsnotify.Event
 	var lost <-chan error
 	w, err := fsnotify.NewWatcher()
@@ -85,7 +86,7 @@ func (o *optOut) follow(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-timer.C:
 		case <-events:
 		case <-lost: // an overflow of events, usually
 		}

@@ -76,10 +76,14 @@ func (p podProbe) round(ctx context.Context) (reach, error) {
 // query returns nil if this process answers at vip.
 func (p podProbe) query(ctx context.Context, netns *os.File, vip netip.AddrPort) error {
 	const tries = 2
-	c, err := dialInside(netns, vip)
+	dialed, err := dialInside(netns, vip)
+	if err == nil {
+		err = dialed[0].err
+	}
 	if err != nil {
 		return err
 	}
+	c := dialed[0].Conn
 	defer c.Close()
 	m := new(dns.Msg).SetQuestion("id.server.", dns.TypeTXT)
 	m.Question[0].Qclass = dns.ClassCHAOS
@@ -116,8 +120,15 @@ func (p podProbe) ours(r *dns.Msg) error {
 // errNoEntry usually means that CAP_SYS_ADMIN is missing.
 var errNoEntry = errors.New("enter a pod's network namespace")
 
-// dialInside opens a socket in a network namespace, which needs CAP_SYS_ADMIN.
-func dialInside(netns *os.File, to netip.AddrPort) (c *net.UDPConn, err error) {
+// dialed is a socket, or the reason why there is none.
+type dialed struct {
+	net.Conn
+	err error
+}
+
+// dialInside opens a socket to each address in a network namespace, which needs
+// CAP_SYS_ADMIN. An error is errNoEntry.
+func dialInside(netns *os.File, to ...netip.AddrPort) (all []dialed, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -126,8 +137,15 @@ func dialInside(netns *os.File, to netip.AddrPort) (c *net.UDPConn, err error) {
 			err = fmt.Errorf("%w: %w", errNoEntry, err)
 			return
 		}
-		c, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+		for _, a := range to {
+			c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(a))
+			if err != nil {
+				all = append(all, dialed{err: err})
+				continue
+			}
+			all = append(all, dialed{Conn: c})
+		}
 	}()
 	<-done
-	return c, err
+	return all, err
 }

@@ -104,23 +104,30 @@ type podSockets struct {
 
 // open opens sockets to the services whose family the pod has.
 func (p targetProbe) open(netns *os.File) (all []podSockets, err error) {
+	var to []netip.AddrPort
+	var of []int // the service of each, whose target comes first
 	for i, svc := range p.services {
-		s := podSockets{service: i}
-		c, err := dialInside(netns, svc.Target)
-		switch {
-		case errors.Is(err, errNoEntry):
-			return all, err
-		case errors.Is(err, syscall.EADDRNOTAVAIL):
-			continue // the pod has no address of this family
-		case err == nil:
-			s.target = c
+		for _, a := range append([]netip.AddrPort{svc.Target}, p.fallbacks(svc.VIP)...) {
+			to, of = append(to, a), append(of, i)
 		}
-		for _, to := range p.fallbacks(svc.VIP) {
-			if c, err := dialInside(netns, to); err == nil {
-				s.fallback = append(s.fallback, c)
-			}
+	}
+	sockets, err := dialInside(netns, to...)
+	if err != nil {
+		return nil, err
+	}
+	skip := -1 // the pod has no address of this service's family
+	for i, s := range sockets {
+		switch isTarget := i == 0 || of[i] != of[i-1]; {
+		case isTarget && errors.Is(s.err, syscall.EADDRNOTAVAIL):
+			skip = of[i]
+		case isTarget:
+			all = append(all, podSockets{service: of[i], target: s.Conn})
+		case s.err == nil && of[i] != skip:
+			last := &all[len(all)-1]
+			last.fallback = append(last.fallback, s.Conn)
+		case s.err == nil:
+			_ = s.Close()
 		}
-		all = append(all, s)
 	}
 	return all, nil
 }

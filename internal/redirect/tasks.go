@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/tick"
 )
 
 // tasks are goroutines that are stopped together.
@@ -31,8 +33,9 @@ func (t *tasks) stop() {
 
 // pause waits for d. It returns false if ctx is done first.
 func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
+	t := tick.New()
 	defer t.Stop()
+	t.Reset(d)
 	select {
 	case <-ctx.Done():
 		return false

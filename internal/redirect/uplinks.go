@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/server"
+	"github.com/nodens-dns/nodens/internal/tick"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -37,14 +38,14 @@ func (u *uplinkGate) follow(ctx context.Context) {
 			u.log.Warn("cannot watch interfaces: nodens checks at intervals", "interval", again, "error", err)
 		}
 	})
-	tick := time.NewTicker(again)
-	defer tick.Stop()
+	timer := tick.Every(again)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
-		case <-tick.C:
+		case <-timer.C:
 		}
 		u.update()
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/internal/tick"
 )
 
 const (
@@ -65,8 +66,8 @@ func (w *watcher) run(ctx context.Context) {
 		defer notify.Close()
 		events, lost = notify.Events, notify.Errors
 	}
-	tick := time.NewTicker(watchInterval)
-	defer tick.Stop()
+	timer := tick.Every(watchInterval)
+	defer timer.Stop()
 	for {
 		if notify != nil {
 			for _, dir := range w.dirs {
@@ -77,14 +78,14 @@ func (w *watcher) run(ctx context.Context) {
 		if !pause(ctx, watchPause) {
 			return
 		}
-		if !wait(ctx, tick.C, events, lost) {
+		if !wait(ctx, timer.C, events, lost) {
 			return
 		}
 	}
 }
 
 // wait returns true at a tick, and when an entry of a directory is made or removed.
-func wait(ctx context.Context, tick <-chan time.Time, events <-chan fsnotify.Event, lost <-chan error) bool {
+func wait(ctx context.Context, tick <-chan struct{}, events <-chan fsnotify.Event, lost <-chan error) bool {
 	for {
 		select {
 		case <-ctx.Done():

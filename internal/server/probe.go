@@ -8,10 +8,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/tick"
 )
 
 // probePorts is the number of a Prober's sockets per worker. The kernel selects
@@ -39,12 +43,18 @@ func (heartbeat) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 // Prober queries an address that serves HeartbeatZone. It uses its open sockets in
 // turn, so that it reaches all workers. After a query without a reply it stays at
 // that socket: if one worker hangs, all further probes fail. It is not safe for
-// concurrent use.
+// concurrent use. It wakes few threads, because an idle process probes, too.
 type Prober struct {
-	conns []*net.UDPConn
+	conns []probeConn
 	next  int
+	late  *tick.Timer // interrupts Ask
 	query []byte
 	reply [recvBufLen]byte
+}
+
+type probeConn struct {
+	*net.UDPConn
+	raw syscall.RawConn
 }
 
 // NewProber opens the sockets for probes of addr. workers is the number of
@@ -56,7 +66,7 @@ func NewProber(addr netip.AddrPort, workers int) (*Prober, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Prober{query: query}
+	p := &Prober{query: query, late: tick.New()}
 	for range probePorts * workers {
 		// A Gate allows queries from the address itself. The kernel might choose
 		// another source address.
@@ -65,9 +75,23 @@ func NewProber(addr netip.AddrPort, workers int) (*Prober, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open probe of %v: %w", addr, err), p.Close())
 		}
-		p.conns = append(p.conns, c)
+		raw, err := c.SyscallConn()
+		if err != nil {
+			return nil, errors.Join(err, c.Close(), p.Close())
+		}
+		p.conns = append(p.conns, probeConn{c, raw})
 	}
+	go p.interrupt()
 	return p, nil
+}
+
+// interrupt ends a read that lasts too long, until Close.
+func (p *Prober) interrupt() {
+	for range p.late.C {
+		for _, c := range p.conns {
+			_ = c.SetReadDeadline(time.Unix(1, 0))
+		}
+	}
 }
 
 // Sockets is the number of sockets. After that many replies all workers have
@@ -79,49 +103,82 @@ func (p *Prober) Sockets() int { return len(p.conns) }
 func (p *Prober) Ask(wait time.Duration) error {
 	const few = 4
 	c := p.conns[p.next]
-	if err := p.discardLate(c); err != nil {
+	if err := c.discardLate(p.reply[:]); err != nil {
 		return err
 	}
-	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
+	if err := c.SetReadDeadline(time.Time{}); err != nil { // of interrupt
 		return err
 	}
+	p.late.Reset(wait)
+	defer p.late.Halt()
 	id := binary.BigEndian.Uint16(p.query) + 1
 	binary.BigEndian.PutUint16(p.query, id)
-	if _, err := c.Write(p.query); err != nil {
+	if err := c.send(p.query); err != nil {
 		return err
 	}
 	for {
-		n, err := c.Read(p.reply[:])
+		n, err := c.receive(p.reply[:])
 		if err != nil {
 			return err
 		}
 		if n >= 2 && id-binary.BigEndian.Uint16(p.reply[:]) < few {
 			p.next = (p.next + 1) % len(p.conns)
-			return c.SetReadDeadline(time.Time{}) // its timer would wake the process
+			return nil
 		}
 	}
 }
 
 // discardLate drops late replies, because they do not show the present state.
-func (p *Prober) discardLate(c *net.UDPConn) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return raw.Control(func(fd uintptr) {
-		for err == nil {
-			_, _, err = unix.Recvfrom(int(fd), p.reply[:], unix.MSG_DONTWAIT)
+func (c probeConn) discardLate(buf []byte) error {
+	return c.raw.Control(func(fd uintptr) {
+		for {
+			if _, errno := receive(fd, buf); errno != 0 {
+				return
+			}
 		}
 	})
+}
+
+// send sends a datagram. The system calls of send and receive do not block: those that
+// the runtime knows of wake its monitor thread.
+func (c probeConn) send(b []byte) error {
+	var errno syscall.Errno
+	err := c.raw.Control(func(fd uintptr) {
+		_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
+	})
+	if err == nil && errno != 0 {
+		err = os.NewSyscallError("sendto", errno)
+	}
+	return err
+}
+
+// receive waits for a datagram and returns its length.
+func (c probeConn) receive(buf []byte) (n int, err error) {
+	var errno syscall.Errno
+	err = c.raw.Read(func(fd uintptr) bool {
+		n, errno = receive(fd, buf)
+		return errno != unix.EAGAIN
+	})
+	if err == nil && errno != 0 {
+		err = os.NewSyscallError("recvfrom", errno)
+	}
+	return n, err
+}
+
+// receive does not wait.
+func receive(fd uintptr, buf []byte) (int, syscall.Errno) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), unix.MSG_DONTWAIT, 0, 0)
+	return int(n), errno
 }
 
 // Close closes the sockets. A concurrent Ask fails.
 func (p *Prober) Close() error {
 	var errs []error
 	for _, c := range p.conns {
-		if err := c.Close(); !errors.Is(err, os.ErrClosed) {
+		if err := c.UDPConn.Close(); !errors.Is(err, os.ErrClosed) {
 			errs = append(errs, err)
 		}
 	}
+	p.late.Stop()
 	return errors.Join(errs...)
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/tick"
 )
 
 // supervisor is the state of Run, which owns it.
@@ -23,7 +25,7 @@ type supervisor struct {
 	last     int         // exit status of the previous worker
 	backoff  backoff     // between workers
 	restart  *time.Timer // set while worker is nil
-	timeout  *time.Timer // of the worker's watchdog
+	timeout  *tick.Timer // of the worker's watchdog
 
 	stalls         stallLog
 	disconnectedAt time.Time  // of the last disconnect in checkWorker
@@ -38,10 +40,10 @@ type supervisor struct {
 func Run(signals <-chan os.Signal, cfg Config) (status int, err error) {
 	s := &supervisor{
 		cfg: cfg.withDefaults(), messages: make(chan message),
-		restart: time.NewTimer(0), timeout: time.NewTimer(0),
+		restart: time.NewTimer(0), timeout: tick.New(),
 	}
 	s.restart.Stop()
-	s.timeout.Stop()
+	defer s.timeout.Stop()
 	if s.score, err = protectFromOOM(); err != nil {
 		s.cfg.Logger.Warn("the kernel may kill the supervisor if memory runs out", "error", err)
 	}
@@ -216,7 +218,7 @@ func (s *supervisor) kill(w *worker) {
 // died decides what follows the end of a worker.
 func (s *supervisor) died(w *worker) (done bool) {
 	s.worker = nil
-	s.timeout.Stop()
+	s.timeout.Halt()
 	_ = w.sock.Close()
 	s.last = exitStatus(w.status)
 	if w.status.Exited() && s.last == 0 {

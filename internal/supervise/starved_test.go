@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/tick"
 )
 
 // Threads that share one CPU wait for each other.
@@ -84,7 +86,7 @@ func TestStarvedWorker(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = cmd.Process.Kill() })
 		w := &worker{pid: cmd.Process.Pid, watchdog: watchdog{timeouts: timeouts{kill: time.Hour}}}
-		s := &supervisor{cfg: Config{}.withDefaults(), worker: w, timeout: time.NewTimer(time.Hour)}
+		s := &supervisor{cfg: Config{}.withDefaults(), worker: w, timeout: tick.New()}
 		timeout := func(starved bool) {
 			w.watchdog.waiting = time.Hour
 			w.starvation.since = w.starvation.since.Add(-time.Hour)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -91,15 +92,27 @@ type message struct {
 
 // receive returns when either end of the socket pair is closed.
 func (w *worker) receive(into chan<- message) {
-	buf := make([]byte, maxReport)
-	for {
-		n, err := w.sock.Read(buf)
-		if err != nil || n == 0 {
-			into <- message{from: w}
-			return
-		}
-		into <- message{w, append([]byte(nil), buf[:n]...)}
+	defer func() { into <- message{from: w} }()
+	raw, err := w.sock.SyscallConn()
+	if err != nil {
+		return
 	}
+	buf := make([]byte, maxReport)
+	_ = raw.Read(func(fd uintptr) bool {
+		for {
+			// It does not block. A system call that the runtime knows of wakes its monitor.
+			n, _, errno := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&buf[0])), maxReport)
+			switch {
+			case errno == unix.EINTR:
+			case errno == unix.EAGAIN:
+				return false
+			case errno != 0 || n == 0:
+				return true
+			default:
+				into <- message{w, append([]byte(nil), buf[:n]...)}
+			}
+		}
+	})
 }
 
 func (w *worker) signal(s syscall.Signal) error {

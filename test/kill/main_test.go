@@ -11,6 +11,8 @@ import (
 var (
 	rounds = flag.Int("rounds", 2, "`number` of times that every fault is repeated")
 	only   = flag.String("fault", "", "run this `fault` only")
+	idle   = flag.Duration("idle", 0, "`time` for which TestIdle measures")
+	goals  = flag.Bool("goals", false, "fail if TestIdle misses its goal")
 )
 
 func TestMain(m *testing.M) {
