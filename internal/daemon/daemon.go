@@ -81,6 +81,7 @@ func newRedirector(b base, srv *server.Server, host *hostSetup, workers int, ide
 		TakePorts: func() error { return srv.EachPort(bpf.TakePort) }, InputBlocked: host.inputBlocked,
 		Logger: b.log, Registerer: b.registry, Workers: workers, Identity: identity, PodLogs: b.opts.Redirect.PodLogs, Restarted: b.opts.Supervisor.Restarted(),
 		Reload: func() { reloads.add("redirection failed") }, Answered: live.answered, Withdrawn: live.withdrawn,
+		Pinned: newPinMark(b).set,
 	})
 }
 
@@ -139,6 +140,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 // to this process last, and away from it first.
 func (d *daemon) steps(cfg source) []step {
 	return []step{
+		{"look for programs that are pinned", d.checkPins(cfg), nil},
 		{"write the query log", d.lines.start, d.lines.stop},
 		{"guard memory", d.memory.up, d.memory.down},
 		{"set up addresses", d.host.ensureAddresses, d.host.removeAddresses},
@@ -155,6 +157,14 @@ func (d *daemon) steps(cfg source) []step {
 		{"keep statistics of queries", d.active.reporter.start, d.active.reporter.stop},
 		{"be ready", d.becomeReady, d.becomeUnready},
 	}
+}
+
+// checkPins fails if redirection is off, but an earlier process's is pinned out of reach.
+func (d *daemon) checkPins(cfg source) func(context.Context) error {
+	if planRedirect(d.opts, cfg).Wanted() {
+		return nil
+	}
+	return newPinMark(d.base).check
 }
 
 // openRedirect never fails: without redirection the daemon serves by address.

@@ -197,7 +197,7 @@ func TestCheckTargetsQueriesAllWorkers(t *testing.T) {
 }
 
 func newRedirector() *Redirector {
-	return New(Config{Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Workers: 1})
+	return New(Config{Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Workers: 1, Pinned: func(bool) {}})
 }
 
 // Endpoints that arrive before redirection is open are kept for it.

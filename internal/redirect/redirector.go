@@ -39,6 +39,10 @@ type Config struct {
 	// unknown.
 	Queries func() uint64
 
+	// Pinned is called with true when programs have been attached and pinned, and with
+	// false when none of any process are.
+	Pinned func(bool)
+
 	// Answered is called for each answer of a target while sockets are
 	// redirected, Withdrawn when new lookups no longer are.
 	Answered  func(supervise.Report)
@@ -106,6 +110,8 @@ func (r *Redirector) Open(ctx context.Context, plan Plan) {
 		r.status.off()
 		if s.clearing = (r.loaded || plan.Clears) && isAdopted(plan.PinDir); s.clearing {
 			s.background.run(s.clear)
+		} else if !isAdopted(plan.PinDir) {
+			r.cfg.Pinned(false)
 		}
 		return
 	case plan.Err != nil:

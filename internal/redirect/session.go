@@ -141,6 +141,7 @@ func (s *session) clear(ctx context.Context) {
 		pinned, err := bpf.Inspect(s.plan.PinDir)
 		if err == nil && !slices.ContainsFunc(pinned, bpf.Pinned.Lives) {
 			if err = bpf.Teardown(s.plan.PinDir); err == nil {
+				s.cfg.Pinned(false)
 				return
 			}
 		}
@@ -190,6 +191,7 @@ func (s *session) engage(ctx context.Context) error {
 		}
 		return err
 	}
+	s.cfg.Pinned(true)
 	s.status.engaged()
 	s.steering.run(s.fallbacks.run)
 	s.steering.run(s.followReach)
