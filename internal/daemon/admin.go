@@ -23,7 +23,8 @@ type endpoint struct {
 	addr    string // host:port
 	path    string
 	handler http.Handler
-	// optional: if the address is not available, the daemon runs without it.
+	// optional: if the address is not available, the daemon runs without it, and takes it
+	// later. Processes do not share it, so that a client knows which one answers.
 	optional bool
 }
 
@@ -31,6 +32,7 @@ type endpoint struct {
 // next configuration keeps its socket. Its methods belong to one goroutine.
 type adminServers struct {
 	log    *slog.Logger
+	retry  time.Duration // for an optional address that is not available
 	byAddr map[string]*adminServer
 }
 
@@ -42,7 +44,7 @@ type adminServer struct {
 }
 
 func newAdminServers(log *slog.Logger) *adminServers {
-	return &adminServers{log: log, byAddr: make(map[string]*adminServer)}
+	return &adminServers{log: log, retry: 30 * time.Second, byAddr: make(map[string]*adminServer)}
 }
 
 // prepare opens the new addresses. commit serves the endpoints there and no longer
@@ -59,18 +61,12 @@ func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commi
 		if a.byAddr[addr] != nil {
 			continue
 		}
-		optional := allOptional(endpoints, addr)
-		s, err := openAdmin(ctx, addr, optional)
-		if err != nil && optional {
-			a.log.Error("no endpoints on an address that is not available", "address", addr, "error", err)
-			delete(muxes, addr)
-			continue
-		}
+		ln, err := a.listen(ctx, addr, allOptional(endpoints, addr))
 		if err != nil {
 			abort()
 			return nil, nil, err
 		}
-		opened[addr] = s
+		opened[addr] = newAdminServer(ctx, ln)
 	}
 	return func() { a.commit(muxes, opened) }, abort, nil
 }
@@ -107,17 +103,34 @@ const (
 	adminRead        = 5 * time.Second  // for a client to send its request
 )
 
-// openAdmin listens with SO_REUSEPORT: in a surge upgrade, the old and the new
-// process share the port.
-func openAdmin(ctx context.Context, addr string, optional bool) (*adminServer, error) {
+// listen opens addr with SO_REUSEPORT: in a surge upgrade, the old and the new process
+// share the port. An optional address is open when no other process has it.
+func (a *adminServers) listen(ctx context.Context, addr string, optional bool) (net.Listener, error) {
+	if optional {
+		return netutil.LimitListener(a.listenLater(ctx, addr), maxOptionalConns), nil
+	}
 	lc := net.ListenConfig{Control: server.SharePort(nil)}
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, explainListen(fmt.Errorf("listen on %s: %w", addr, err), addr)
 	}
-	if optional {
-		ln = netutil.LimitListener(ln, maxOptionalConns)
+	return ln, nil
+}
+
+// listenLater tries to open addr, and logs if it has to wait.
+func (a *adminServers) listenLater(ctx context.Context, addr string) net.Listener {
+	ctx = context.WithoutCancel(ctx)
+	l := &lateListener{retry: a.retry, opened: func() {}, closed: make(chan struct{})}
+	l.listen = func() (net.Listener, error) { return new(net.ListenConfig).Listen(ctx, "tcp", addr) }
+	if _, err := l.open(); err != nil {
+		a.log.Warn("an address is not available: nodens serves DNS, and tries again at intervals", "address", addr, "interval", a.retry, "error", explainListen(err, addr))
+		l.opened = func() { a.log.Info("an address is available now", "address", addr) }
 	}
+	return l
+}
+
+// newAdminServer serves nothing yet.
+func newAdminServer(ctx context.Context, ln net.Listener) *adminServer {
 	s := &adminServer{ln: ln, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // of all requests
 	s.http = &http.Server{
@@ -133,7 +146,7 @@ func openAdmin(ctx context.Context, addr string, optional bool) (*adminServer, e
 		MaxHeaderBytes:    maxAdminHeader,
 	}
 	s.http.RegisterOnShutdown(cancel) // Close does so itself
-	return s, nil
+	return s
 }
 
 // explainListen is explainPort for host:port.

@@ -224,8 +224,8 @@ func TestCheckStatus(t *testing.T) {
 	}
 }
 
-// If another process uses the status address, the daemon serves without it. Shutdown ends
-// event streams.
+// If another process uses the status address, the daemon serves without it, and takes it
+// later. Shutdown ends event streams.
 func TestStatusAddressIsOptional(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0") // without SO_REUSEPORT
 	if err != nil {
@@ -234,13 +234,26 @@ func TestStatusAddressIsOptional(t *testing.T) {
 	defer taken.Close()
 	s := newTestStatus(t, StatusOptions{Address: taken.Addr().String()})
 	a := newAdminServers(s.log)
+	a.retry = 10 * time.Millisecond
 	commit, _, err := a.prepare(t.Context(), s.endpoints())
 	if err != nil {
 		t.Fatal(err)
 	}
 	commit()
-	if len(a.byAddr) != 0 {
+	late := a.byAddr[s.opts.Status.Address].ln
+	if late.Addr() != nil {
 		t.Error("the taken address is served")
+	}
+	_ = taken.Close()
+	for end := time.Now().Add(time.Minute); ; <-time.After(a.retry) {
+		r, err := http.Get("http://" + taken.Addr().String() + "/")
+		if err == nil {
+			_ = r.Body.Close()
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the address is not taken: %v", err)
+		}
 	}
 	s.opts.Status.Address = "127.0.0.1:0"
 	if commit, _, err = a.prepare(t.Context(), s.endpoints()); err != nil {
