@@ -116,6 +116,7 @@ func TestAlerts(t *testing.T) {
 		"NodensSetupContested":   {`nodens_netsetup_repairs_total{object="rules"}`: 1000},
 		"NodensRedirectFailed":   {`nodens_redirect_state{state="failed"}`: 1},
 		"NodensRedirectNotAlive": {`nodens_redirect_state{state="on"}`: 1, `nodens_redirect_alive`: 0},
+		"NodensFallbackDown":     {`nodens_redirect_fallback_up{fallback="10.0.2.7:53"}`: 0},
 		"NodensAskedFromOutside": {`nodens_redirect_refused_total`: 1e6},
 		"NodensPanic":            {`coredns_panics_total`: 1},
 	}
