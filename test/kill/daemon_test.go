@@ -44,10 +44,11 @@ func (n *node) startProgram(t *testing.T, m *lab.Memory, p *lab.Program) *daemon
 // launch is startProgram without waiting.
 func (n *node) launch(t *testing.T, m *lab.Memory, p *lab.Program) *daemon {
 	t.Helper()
-	d := &daemon{program: p, Process: lab.Command{Netns: n.Netns, Args: []string{
-		"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, m.Dir, p.Path(t),
+	args := append([]string{"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, m.Dir}, n.confine...)
+	d := &daemon{program: p, Process: lab.Command{Netns: n.Netns, Args: append(args, p.Path(t),
 		"-conf", n.conf, "-localip", vip, "-metrics-listen-address", "0", "-node-ip", lab.NodeIP, "-kubepods", n.kubepods, "-redirect-pin-dir", n.pinDir,
-	}}.Start(t)}
+		"-cache-snapshot", n.snapshot, "-supervise",
+	)}.Start(t)}
 	t.Cleanup(func() { d.finish(t) })
 	return d
 }

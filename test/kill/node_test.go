@@ -39,6 +39,8 @@ type node struct {
 	kubepods  string
 	pinDir    string
 	conf      string
+	snapshot  string        // of the cache
+	confine   []string      // runs the daemon with fewer capabilities
 	atServer  *atomic.Int64 // queries that upstream received
 	atCoreDNS *atomic.Int64
 	popular   bool // every second lookup of a client is of one name
@@ -53,7 +55,7 @@ type pod struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	lab.NeedBPF(t)
-	n := &node{Node: lab.NewNode(t, upstream, coreDNS), pinDir: filepath.Join(lab.BPFFS, t.Name()), kubepods: lab.NewKubepods(t)}
+	n := &node{Node: lab.NewNode(t, upstream, coreDNS), pinDir: filepath.Join(lab.BPFFS, t.Name()), kubepods: lab.NewKubepods(t), snapshot: filepath.Join(t.TempDir(), "run", "cache")}
 	n.writeConf(t, "fallback "+coreDNS)
 	n.atServer = serve(t, n.Outside, upstream, "192.0.2.1")
 	n.atCoreDNS = serve(t, n.Outside, coreDNS, "192.0.2.2")
@@ -65,6 +67,14 @@ func (n *node) writeConf(t *testing.T, fallback string, more ...string) {
 	t.Helper()
 	text := strings.NewReplacer("FALLBACK", fallback, "MORE", strings.Join(more, "\n\t")).Replace(mainBlock)
 	n.conf = lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), text)
+}
+
+// writeConfWithout writes the Corefile without redirection.
+func (n *node) writeConfWithout(t *testing.T) {
+	t.Helper()
+	before, rest, _ := strings.Cut(mainBlock, "\tredirect")
+	_, after, _ := strings.Cut(rest, "\t}\n")
+	n.conf = lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), before+strings.Replace(after, "MORE", "redirect off", 1))
 }
 
 // serve answers every name at ip with the address answer and with an IPv6 address.
