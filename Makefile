@@ -127,7 +127,7 @@ metrics: ## write docs/metrics.md from the code (as root)
 # Without cgo, like Helm, so that packages that both use are compiled once.
 deploy: export CGO_ENABLED = 0
 deploy: deps actionlint plugin ## test chart, examples, manifest, image, alerts and dashboard (as root)
-	cd test/deploy && $(GO) mod tidy -diff && $(GO) vet ./... && $(GO) test -count=1 -timeout 15m .
+	cd test/deploy && $(GO) mod tidy -diff && $(GO) vet ./... && $(GO) test -count=1 -timeout 20m .
 
 plugin: export CGO_ENABLED = 0
 plugin: ## check and test the kubectl plugin, a separate Go module

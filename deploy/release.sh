@@ -16,7 +16,7 @@ trap 'rm -rf "$work"' EXIT
 
 # pack NAME DIR: a tar archive that depends on names, modes and content only.
 pack() {
-	tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$time" --mode=go-w -C "$2" -cf - . | gzip -n >"dist/$1"
+	tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$time" --mode=u=rwX,go=rX -C "$2" -cf - . | gzip -n >"dist/$1"
 }
 
 for arch in $archs; do
@@ -48,7 +48,7 @@ done
 mkdir -p "$work/chart"
 cp -R deploy/chart "$work/chart/nodens"
 sed -i -e "s/^version: .*/version: $version/" -e "s/^appVersion: .*/appVersion: \"$version\"/" "$work/chart/nodens/Chart.yaml"
-tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$time" --mode=go-w -C "$work/chart" -cf - nodens | gzip -n >"dist/nodens-$version.tgz"
+tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$time" --mode=u=rwX,go=rX -C "$work/chart" -cf - nodens | gzip -n >"dist/nodens-$version.tgz"
 
 image=localhost/nodens-release:$version
 # shellcheck disable=SC2086 # a list of architectures
