@@ -45,7 +45,9 @@ type fastCellHead struct {
 	Type       uint8
 	Denial     uint8
 	Rcode      uint8
-	Pad        uint32
+	Judged     uint8
+	List       uint8
+	Pad        uint16
 	Key        fastAnswerKey
 }
 
@@ -69,6 +71,11 @@ type fastLeaseBucket struct {
 	Ways [4]fastLease
 }
 
+type fastLeaseHits struct {
+	_     structs.HostLayout
+	Lists [16]uint32
+}
+
 type fastLimits uint32
 
 const (
@@ -76,10 +83,12 @@ const (
 	fastLimitsFAST_WAYS     fastLimits = 8
 	fastLimitsLEASE_WAYS    fastLimits = 4
 	fastLimitsLEASE_BUCKETS fastLimits = 512
+	fastLimitsLEASE_LISTS   fastLimits = 16
 	fastLimitsFAST_NOTES    fastLimits = 1024
 	fastLimitsNOTE_SHIFT    fastLimits = 28
 	fastLimitsFAST_ZONES    fastLimits = 64
 	fastLimitsFAST_TYPES    fastLimits = 20
+	fastLimitsFAST_JUDGED   fastLimits = 24
 	fastLimitsSMALL_NAME    fastLimits = 56
 	fastLimitsSMALL_DATA    fastLimits = 112
 	fastLimitsLARGE_NAME    fastLimits = 120
@@ -121,6 +130,7 @@ type fastZoneStats struct {
 	Types      [2][20]uint64
 	Rcodes     [16]uint64
 	Lookups    [2]uint64
+	Judged     [24]uint64
 	DnssecOk   uint64
 	QuerySizes [8]uint64
 	QueryBytes uint64
@@ -134,6 +144,7 @@ type fastZoneStats struct {
 const (
 	fastMapBuckets       = "buckets"
 	fastMapControl       = "control"
+	fastMapHitsOfLeases  = "hits_of_leases"
 	fastMapLargeCells    = "large_cells"
 	fastMapLeases        = "leases"
 	fastMapNotes         = "notes"
@@ -197,15 +208,16 @@ type fastProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type fastMapSpecs struct {
-	Buckets    *ebpf.MapSpec `ebpf:"buckets"`
-	Control    *ebpf.MapSpec `ebpf:"control"`
-	LargeCells *ebpf.MapSpec `ebpf:"large_cells"`
-	Leases     *ebpf.MapSpec `ebpf:"leases"`
-	Notes      *ebpf.MapSpec `ebpf:"notes"`
-	Passed     *ebpf.MapSpec `ebpf:"passed"`
-	Scratches  *ebpf.MapSpec `ebpf:"scratches"`
-	SmallCells *ebpf.MapSpec `ebpf:"small_cells"`
-	Stats      *ebpf.MapSpec `ebpf:"stats"`
+	Buckets      *ebpf.MapSpec `ebpf:"buckets"`
+	Control      *ebpf.MapSpec `ebpf:"control"`
+	HitsOfLeases *ebpf.MapSpec `ebpf:"hits_of_leases"`
+	LargeCells   *ebpf.MapSpec `ebpf:"large_cells"`
+	Leases       *ebpf.MapSpec `ebpf:"leases"`
+	Notes        *ebpf.MapSpec `ebpf:"notes"`
+	Passed       *ebpf.MapSpec `ebpf:"passed"`
+	Scratches    *ebpf.MapSpec `ebpf:"scratches"`
+	SmallCells   *ebpf.MapSpec `ebpf:"small_cells"`
+	Stats        *ebpf.MapSpec `ebpf:"stats"`
 }
 
 // fastVariableSpecs contains global variables before they are loaded into the kernel.
@@ -238,21 +250,23 @@ func (o *fastObjects) Close() error {
 //
 // It can be passed to loadFastObjects or ebpf.CollectionSpec.LoadAndAssign.
 type fastMaps struct {
-	Buckets    *ebpf.Map `ebpf:"buckets"`
-	Control    *ebpf.Map `ebpf:"control"`
-	LargeCells *ebpf.Map `ebpf:"large_cells"`
-	Leases     *ebpf.Map `ebpf:"leases"`
-	Notes      *ebpf.Map `ebpf:"notes"`
-	Passed     *ebpf.Map `ebpf:"passed"`
-	Scratches  *ebpf.Map `ebpf:"scratches"`
-	SmallCells *ebpf.Map `ebpf:"small_cells"`
-	Stats      *ebpf.Map `ebpf:"stats"`
+	Buckets      *ebpf.Map `ebpf:"buckets"`
+	Control      *ebpf.Map `ebpf:"control"`
+	HitsOfLeases *ebpf.Map `ebpf:"hits_of_leases"`
+	LargeCells   *ebpf.Map `ebpf:"large_cells"`
+	Leases       *ebpf.Map `ebpf:"leases"`
+	Notes        *ebpf.Map `ebpf:"notes"`
+	Passed       *ebpf.Map `ebpf:"passed"`
+	Scratches    *ebpf.Map `ebpf:"scratches"`
+	SmallCells   *ebpf.Map `ebpf:"small_cells"`
+	Stats        *ebpf.Map `ebpf:"stats"`
 }
 
 func (m *fastMaps) Close() error {
 	return _FastClose(
 		m.Buckets,
 		m.Control,
+		m.HitsOfLeases,
 		m.LargeCells,
 		m.Leases,
 		m.Notes,

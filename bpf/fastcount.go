@@ -11,6 +11,7 @@ type FastCounts struct {
 	Requests   [2][fastLimitsFAST_TYPES]uint64 // IPv4, IPv6
 	Rcodes     [16]uint64
 	Lookups    [2]uint64 // success, denial
+	Judged     [fastLimitsFAST_JUDGED]uint64
 	DNSSECOK   uint64
 	QuerySizes [8]uint64
 	QueryBytes uint64

@@ -5,6 +5,12 @@ import "sync/atomic"
 // rcodeNXDomain is the rcode of a name that does not exist (RFC 1035 section 4.1.1).
 const rcodeNXDomain = 3
 
+// Report reports the answers since its last call, see FastpathConfig.
+func (f *Fastpath) Report() {
+	f.AnswerTable.Report()
+	f.LeaseTable.Report()
+}
+
 // Report reports the hits of all answers, see FastpathConfig.Answered. It locks one part
 // of the table at a time.
 func (t *AnswerTable) Report() {
@@ -42,6 +48,6 @@ func (t *AnswerTable) report(number, hits, now uint32) {
 	before := *reported
 	*reported = now
 	if h := t.head(number); t.answered != nil && hits > before {
-		t.answered(int(h.Zone), name[:h.Key.NameLen], h.Rcode == rcodeNXDomain, hits-before)
+		t.answered(int(h.List), name[:h.Key.NameLen], h.Rcode == rcodeNXDomain, hits-before)
 	}
 }

@@ -15,13 +15,13 @@ import (
 // evicted and withdrawn.
 func TestHitsAreReported(t *testing.T) {
 	type call struct {
-		zone   int
+		list   int
 		name   string
 		denied bool
 	}
 	got, want := make(map[call]uint32), make(map[call]uint32)
 	table := newTable()
-	table.answered = func(zone int, name []byte, denied bool, n uint32) { got[call{zone, string(name), denied}] += n }
+	table.answered = func(list int, name []byte, denied bool, n uint32) { got[call{list, string(name), denied}] += n }
 	listener := netip.MustParseAddrPort("169.254.20.10:53")
 	generation := table.Listen([]netip.AddrPort{listener})
 	key := func(name string) []byte {
@@ -29,7 +29,7 @@ func TestHitsAreReported(t *testing.T) {
 	}
 	put := func(i int) string {
 		name := fmt.Sprintf("\x03n%02d\x00", i)
-		a := &Answer{Generation: generation, Listener: listener, Left: time.Minute, Question: key(name), Zone: 1 + i%2}
+		a := &Answer{Generation: generation, Listener: listener, Left: time.Minute, Question: key(name), List: 1 + i%2}
 		if i%3 == 0 {
 			a.Header[1] = dns.RcodeNameError
 		}

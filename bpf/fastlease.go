@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 )
 
 // LeaseTable holds the clients that the program answers, and the queries that it has
@@ -14,9 +15,11 @@ import (
 type LeaseTable struct {
 	seed  uint64
 	clock fastClock
+	asked func(list int, client netip.Addr, n uint32) // see FastpathConfig
 
 	mu      sync.Mutex
-	buckets []fastLeaseBucket // shared with the kernel, and so are the notes
+	buckets []fastLeaseBucket // shared with the kernel, and so are hits and notes
+	hits    []fastLeaseHits   // of each way of each bucket
 	notes   []uint64          // written by the kernel only; see note in fastpath.bpf.c
 }
 
@@ -26,19 +29,20 @@ func (t *LeaseTable) Lease(ifindex int, client netip.Addr, d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	addr, now := words(client), t.clock.now()
-	b := t.bucket(ifindex, addr)
-	way := &b.Ways[0]
+	bucket, way := t.bucket(ifindex, addr), 0
+	b := &t.buckets[bucket]
 	for i := range b.Ways {
 		l := &b.Ways[i]
 		if l.Ifindex == uint32(ifindex) && l.Addr == addr {
 			atomic.StoreUint64(&l.Until, uint64(now+int64(d)))
 			return
 		}
-		if l.Until < way.Until {
-			way = l
+		if l.Until < b.Ways[way].Until {
+			way = i
 		}
 	}
-	way.set(uint32(ifindex), addr, uint64(now+int64(d)))
+	t.report(bucket, way)
+	b.Ways[way].set(uint32(ifindex), addr, uint64(now+int64(d)))
 }
 
 // PassedOn returns the interface on which the program has passed a query of the client
@@ -63,6 +67,7 @@ func (t *LeaseTable) RevokeInterface(ifindex int) {
 	for i := range t.buckets {
 		for w := range t.buckets[i].Ways {
 			if l := &t.buckets[i].Ways[w]; l.Ifindex == uint32(ifindex) {
+				t.report(i, w)
 				l.set(0, [4]uint32{}, 0)
 			}
 		}
@@ -84,10 +89,41 @@ func (t *LeaseTable) Leases() map[int]int {
 	return n
 }
 
-func (t *LeaseTable) bucket(ifindex int, addr [4]uint32) *fastLeaseBucket {
+// LeaseLists is the number of lists by which a client's answers are counted.
+const LeaseLists = int(fastLimitsLEASE_LISTS)
+
+// Report reports the answers of all clients, see FastpathConfig.Asked.
+func (t *LeaseTable) Report() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.buckets {
+		for w := range t.buckets[i].Ways {
+			if t.buckets[i].Ways[w].Ifindex != 0 {
+				t.report(i, w)
+			}
+		}
+	}
+}
+
+// report reports the answers to the client of a lease. t.mu is held.
+func (t *LeaseTable) report(bucket, way int) {
+	l := &t.buckets[bucket].Ways[way]
+	lists := &t.hits[bucket*len(t.buckets[bucket].Ways)+way].Lists
+	for i := range lists {
+		if atomic.LoadUint32(&lists[i]) == 0 {
+			continue
+		}
+		if n := atomic.SwapUint32(&lists[i], 0); t.asked != nil && l.Ifindex != 0 {
+			t.asked(i, netip.AddrFrom16(*(*[16]byte)(unsafe.Pointer(&l.Addr))).Unmap(), n)
+		}
+	}
+}
+
+// bucket returns the index of a client's bucket.
+func (t *LeaseTable) bucket(ifindex int, addr [4]uint32) int {
 	h := mix(mix(t.seed, pair(addr[0], addr[1])), pair(addr[2], addr[3]))
 	h = mix(h, uint64(uint32(ifindex)))
-	return &t.buckets[h%uint64(len(t.buckets))]
+	return int(h % uint64(len(t.buckets)))
 }
 
 // set writes a lease so that the program sees all of it or none.

@@ -27,6 +27,7 @@ const volatile __u8 weakly_ordered = 0; /* the CPU may reorder loads */
 
 ARRAY(control, struct settings, 1);
 ARRAY(leases, struct lease_bucket, LEASE_BUCKETS);
+ARRAY(hits_of_leases, struct lease_hits, LEASE_BUCKETS * LEASE_WAYS);
 ARRAY(notes, __u64, FAST_NOTES);
 ARRAY(buckets, struct bucket, 1);    /* the loader sets the number */
 ARRAY(small_cells, struct small_cell, 1);       /* likewise */
@@ -72,6 +73,7 @@ struct scratch {
 	__u8 head[80];	/* the packet up to the question */
 	__u32 client[4];
 	__u32 ifindex;
+	__u32 lease; /* index of its lease's counters */
 	__u32 nonce; /* port and ID of the query, network byte order */
 	__u64 now;
 	/* The OPT record; opt_len 0: there is none. */
@@ -130,7 +132,7 @@ static __always_inline __u64 lower8(__u64 x)
 	return x | (from_a & ~beyond_z & ~x & tops) >> 2;
 }
 
-/* Reports whether the client, on its interface, has a lease. */
+/* Reports whether the client, on its interface, has a lease, and sets lease. */
 __attribute__((noinline)) int leased(__u64 now)
 {
 	struct scratch *s = scratch();
@@ -159,9 +161,10 @@ __attribute__((noinline)) int leased(__u64 now)
 			  (l->addr[2] ^ s->client[2]) | (l->addr[3] ^ s->client[3]);
 		until = l->until;
 		load_barrier(s);
-		if (!differs && !(seq & 1) && l->seq == seq)
-			found |= until > now;
+		if (!differs && !(seq & 1) && l->seq == seq && until > now)
+			found = i + 1;
 	}
+	s->lease = bucket * LEASE_WAYS + found - 1;
 	return found;
 }
 
@@ -390,6 +393,25 @@ static __always_inline __u32 append_opt(struct scratch *s, __u32 len)
 	return (sum & 0xff) << 8 | sum >> 8;
 }
 
+/* Counts a sampled answer for its client. */
+__attribute__((noinline)) int count_client(void)
+{
+	struct scratch *s = scratch();
+	struct lease_hits *hits;
+	__u32 list, lease;
+
+	if (!s)
+		return 0;
+	lease = s->lease;
+	hits = bpf_map_lookup_elem(&hits_of_leases, &lease);
+	list = s->cell.list;
+	if (list >= LEASE_LISTS)
+		list = LEASE_LISTS - 1;
+	if (hits)
+		__sync_fetch_and_add(&hits->lists[list], 8);
+	return 0;
+}
+
 /* The bucket of the metrics' histograms of sizes. */
 static __always_inline __u32 size_bucket(__u32 n)
 {
@@ -403,10 +425,14 @@ static __always_inline void count_answer(struct scratch *s, int v6, __u32 query,
 {
 	__u32 zone = s->cell.zone;
 	struct zone_stats *st = bpf_map_lookup_elem(&stats, &zone);
-	__u32 type = s->cell.type;
+	__u32 type = s->cell.type, judged = s->cell.judged;
 
+	if (s->sampled)
+		count_client();
 	if (!st)
 		return;
+	if (judged < FAST_JUDGED)
+		st->judged[judged]++;
 	if (type < FAST_TYPES)
 		st->types[v6][type]++;
 	st->rcodes[s->cell.rcode & 15]++;
@@ -606,8 +632,7 @@ static __always_inline int send(struct __sk_buff *skb, struct scratch *s, int v6
 	if (len && bpf_skb_store_bytes(skb, off, s->data, len, 0))
 		return TC_ACT_SHOT;
 	if (bpf_l4_csum_replace(skb, csum, before, after, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0 | 2) ||
-	    bpf_l4_csum_replace(skb, csum, before, after, BPF_F_MARK_MANGLED_0 | 2) ||
-	    bpf_l4_csum_replace(skb, csum, 0, sum, BPF_F_MARK_MANGLED_0))
+	    bpf_l4_csum_replace(skb, csum, 0, sum + (~before & 0xffff) + after, BPF_F_MARK_MANGLED_0))
 		return TC_ACT_SHOT;
 	/* On a port of a bridge the query is for another MAC address. Before Linux 6.15
 	 * redirect_peer does not correct the type, and the pod would drop the reply. */

@@ -25,15 +25,20 @@ type FastpathConfig struct {
 	// eighth as many large ones.
 	Entries int
 	// Answered, if not nil, gets the number of answers to a question since its last
-	// call. Hits, Report and the removal of an answer call it. zone is a zone of the
-	// counters, name is in lower-case wire format and must not be kept; denied means
-	// NXDOMAIN. Answered must not call the Fastpath.
-	Answered func(zone int, name []byte, denied bool, n uint32)
+	// call. Hits, Report and the removal of an answer call it. list is the Answer's,
+	// name is in lower-case wire format and must not be kept; denied means NXDOMAIN.
+	// Answered must not call the Fastpath.
+	Answered func(list int, name []byte, denied bool, n uint32)
+	// Asked, if not nil, gets the number of answers to a client since its last call.
+	// Report and the end of a lease call it. List LeaseLists-1 includes all further
+	// ones. Asked must not call the Fastpath.
+	Asked func(list int, client netip.Addr, n uint32)
 }
 
 // Bytes is the memory of the tables, and of what nodens knows about their cells.
 func (c FastpathConfig) Bytes() int64 {
-	const cell, fixed = 16, int64(fastLimitsLEASE_BUCKETS)*int64(unsafe.Sizeof(fastLeaseBucket{})) + int64(fastLimitsFAST_NOTES)*8
+	const cell, fixed = 16, int64(fastLimitsLEASE_BUCKETS)*int64(unsafe.Sizeof(fastLeaseBucket{})+
+		uintptr(fastLimitsLEASE_WAYS)*unsafe.Sizeof(fastLeaseHits{})) + int64(fastLimitsFAST_NOTES)*8
 	return int64(c.Entries)*int64(unsafe.Sizeof(fastSmallCell{})+cell) + int64(c.large())*int64(unsafe.Sizeof(fastLargeCell{})+cell) +
 		int64(c.buckets())*int64(unsafe.Sizeof(fastBucket{})) + fixed
 }
@@ -95,12 +100,13 @@ func (f *Fastpath) open(cfg FastpathConfig) error {
 	if err != nil {
 		return err
 	}
-	t, l := &AnswerTable{seed: seed, clock: clock, answered: cfg.Answered}, &LeaseTable{seed: seed, clock: clock}
+	t, l := &AnswerTable{seed: seed, clock: clock, answered: cfg.Answered}, &LeaseTable{seed: seed, clock: clock, asked: cfg.Asked}
 	var settings []fastSettings
 	if err := errors.Join(
 		mapArray(f, f.objs.Control, &settings), mapArray(f, f.objs.Buckets, &t.buckets),
 		mapArray(f, f.objs.SmallCells, &t.small.cells), mapArray(f, f.objs.LargeCells, &t.large.cells),
-		mapArray(f, f.objs.Leases, &l.buckets), mapArray(f, f.objs.Notes, &l.notes),
+		mapArray(f, f.objs.Leases, &l.buckets), mapArray(f, f.objs.HitsOfLeases, &l.hits),
+		mapArray(f, f.objs.Notes, &l.notes),
 	); err != nil {
 		return err
 	}

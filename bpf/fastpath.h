@@ -11,10 +11,12 @@ enum limits {
 	FAST_WAYS = 8,	 /* cells that share a bucket */
 	LEASE_WAYS = 4,	 /* leases that share a bucket */
 	LEASE_BUCKETS = 512,
+	LEASE_LISTS = 16, /* a client's answers are counted by this many zones */
 	FAST_NOTES = 1024, /* queries that were passed lately */
 	NOTE_SHIFT = 28, /* ns of a note's time are shifted by this: 268 ms */
 	FAST_ZONES = 64, /* sets of counters */
 	FAST_TYPES = 20, /* counted types of queries, with "other" */
+	FAST_JUDGED = 24, /* counted results of the normalize directive, for A and AAAA */
 	SMALL_NAME = 56, /* bytes */
 	SMALL_DATA = 112,
 	LARGE_NAME = 120,
@@ -71,7 +73,9 @@ struct cell_head {
 	__u8 type;	  /* index of the counter */
 	__u8 denial;
 	__u8 rcode;
-	__u32 pad;
+	__u8 judged;	  /* index of the counter */
+	__u8 list;	  /* the zone in the statistics of queries */
+	__u16 pad;
 	struct answer_key key;
 };
 
@@ -107,11 +111,18 @@ struct lease_bucket {
 	struct lease ways[LEASE_WAYS];
 };
 
+/* The answers that the client of a lease got since the daemon's last look, by list of
+ * the cell; further lists share the last counter. */
+struct lease_hits {
+	__u32 lists[LEASE_LISTS];
+};
+
 /* Counters of one zone on one address, per CPU. Sizes: the buckets of the metric. */
 struct zone_stats {
 	__u64 types[2][FAST_TYPES]; /* IPv4, IPv6 */
 	__u64 rcodes[16];
 	__u64 lookups[2]; /* success, denial */
+	__u64 judged[FAST_JUDGED];
 	__u64 dnssec_ok;
 	__u64 query_sizes[8];
 	__u64 query_bytes;

@@ -81,6 +81,8 @@ type modelAnswer struct {
 	ttls     []int // offsets in body
 	born     time.Time
 	keepTTL  bool
+	judged   int
+	list     int
 }
 
 func (m *modelAnswer) key() string {
@@ -128,7 +130,8 @@ func (p *packets) answer() modelAnswer {
 		listener: p.listeners[p.IntN(len(p.listeners))], name: p.name(4 + p.IntN(117)),
 		tail:  binary.BigEndian.AppendUint16(nil, types[p.IntN(len(types))]),
 		flags: byte(p.IntN(8)), keepTTL: p.IntN(8) == 0,
-		born: time.Now().Add(-time.Duration(p.IntN(100)) * time.Second / 7),
+		born:   time.Now().Add(-time.Duration(p.IntN(100)) * time.Second / 7),
+		judged: p.IntN(int(fastLimitsFAST_JUDGED)), list: p.IntN(2 * LeaseLists),
 	}
 	if a.flags&1 != 0 {
 		a.flags &^= 4
@@ -172,7 +175,7 @@ func (m *modelAnswer) put(f *Fastpath, generation uint32) bool {
 	a := Answer{
 		Generation: generation, Listener: m.listener, Header: m.header, Body: m.body, KeepTTL: m.keepTTL,
 		Question: append(append(bytes.Clone(m.name), m.tail...), m.flags),
-		Age:      time.Since(m.born), Left: time.Hour, Refresh: time.Hour,
+		Age:      time.Since(m.born), Left: time.Hour, Refresh: time.Hour, Judged: m.judged, List: m.list,
 	}
 	for _, off := range m.ttls {
 		a.TTLs = binary.BigEndian.AppendUint16(a.TTLs, uint16(12+len(m.name)+4+off))
@@ -417,9 +420,54 @@ func (m *modelAnswer) agedBy(body, got []byte, low, high int) bool {
 	return false
 }
 
+// counts are those of answers, by client and list, and by result of normalize.
+type counts struct {
+	asked  map[netip.Addr]*[LeaseLists]uint32 // of each eighth query, by port and ID
+	judged [fastLimitsFAST_JUDGED]uint64
+}
+
+func newCounts() *counts {
+	c := &counts{asked: make(map[netip.Addr]*[LeaseLists]uint32)}
+	for _, addr := range testClients {
+		c.asked[addr] = new([LeaseLists]uint32)
+	}
+	return c
+}
+
+// add counts the answer m to a query.
+func (c *counts) add(query []byte, m *modelAnswer) {
+	c.judged[m.judged]++
+	l4, client := 34, testClients[0]
+	if query[12] == 0x86 {
+		l4, client = 54, testClients[1]
+	}
+	if (query[l4+1]^query[l4+9])&7 == 0 {
+		c.asked[client][min(m.list, LeaseLists-1)] += 8
+	}
+}
+
+// check compares the program's counts with c.
+func (c *counts) check(t *testing.T, f *Fastpath) {
+	t.Helper()
+	got := newCounts()
+	f.asked = func(list int, client netip.Addr, n uint32) { got.asked[client][list] += n }
+	f.LeaseTable.Report()
+	for _, addr := range testClients {
+		if *got.asked[addr] != *c.asked[addr] {
+			t.Errorf("answers of %v by list: %v, want %v", addr, *got.asked[addr], *c.asked[addr])
+		}
+	}
+	n, err := f.Counts(0)
+	check(t, err)
+	if n.Judged != c.judged {
+		t.Errorf("results: %v, want %v", n.Judged, c.judged)
+	}
+}
+
 // TestFastpathFuzz sends packets through the program and compares each reply with
 // the one that an independent implementation makes. A packet that is passed must be
-// unchanged. NODENS_FASTPATH_FUZZ sets the number of packets.
+// unchanged. The program's counts must be those of the replies. NODENS_FASTPATH_FUZZ sets
+// the number of packets.
 func TestFastpathFuzz(t *testing.T) {
 	f := openTestFastpath(t, 16384)
 	count := 200_000
@@ -431,7 +479,7 @@ func TestFastpathFuzz(t *testing.T) {
 	p := newPackets(seed, 2000)
 	p.put(t, f)
 	out := make([]byte, 2048)
-	answered, passed := 0, 0
+	answered, passed, want := 0, 0, newCounts()
 	for i := range count {
 		if i%10_000 == 0 {
 			for _, c := range testClients {
@@ -439,15 +487,16 @@ func TestFastpathFuzz(t *testing.T) {
 			}
 		}
 		in := p.query()
-		want, m := p.expect(in)
+		reply, m := p.expect(in)
 		before := time.Now()
 		code, got := runPacket(t, f.objs.Fastpath, in, out)
 		switch {
 		case code == tcRedirect && m != nil:
 			answered++
+			want.add(in, m)
 			// A changed IP or UDP checksum of the query does not matter here: the stack
 			// drops such a query, and a changed sum makes the reply's wrong as well.
-			if err := m.checkReply(got, want, before, time.Now()); err != nil && checksumsHold(in) {
+			if err := m.checkReply(got, reply, before, time.Now()); err != nil && checksumsHold(in) {
 				t.Fatalf("packet %d: %v\nquery\n% x", i, err, in)
 			}
 		case code == tcNext && m == nil:
@@ -460,6 +509,7 @@ func TestFastpathFuzz(t *testing.T) {
 		}
 	}
 	t.Logf("%d answered, %d passed", answered, passed)
+	want.check(t, f)
 	if answered < count/4 || passed < count/20 {
 		t.Error("the packets do not cover both cases")
 	}

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"encoding/binary"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -38,6 +39,8 @@ type Answer struct {
 
 	Zone   int // index of the counters
 	Type   int // index of the type's counter
+	Judged int // index of the counter of the normalize directive's result
+	List   int // the zone for FastpathConfig's functions, at most 255
 	Denial bool
 }
 
@@ -48,7 +51,7 @@ type Answer struct {
 type AnswerTable struct {
 	seed     uint64
 	clock    fastClock
-	answered func(zone int, name []byte, denied bool, n uint32) // see FastpathConfig
+	answered func(list int, name []byte, denied bool, n uint32) // see FastpathConfig
 
 	mu        sync.Mutex
 	settings  *fastSettings // this and the tables are shared with the kernel
@@ -348,7 +351,8 @@ type encoded struct {
 // encode reports false if a does not fit into a cell.
 func (t *AnswerTable) encode(a *Answer) (*encoded, bool) {
 	e := new(encoded)
-	if !e.setQuestion(a.Question) || !e.setBody(a) || a.Zone >= FastZones || a.Type >= int(fastLimitsFAST_TYPES) {
+	if !e.setQuestion(a.Question) || !e.setBody(a) || a.Zone >= FastZones || a.Type >= int(fastLimitsFAST_TYPES) ||
+		a.Judged >= int(fastLimitsFAST_JUDGED) {
 		return nil, false
 	}
 	e.setListener(a.Listener)
@@ -359,7 +363,7 @@ func (t *AnswerTable) encode(a *Answer) (*encoded, bool) {
 	if !a.KeepTTL {
 		h.Born = uint64(max(now-int64(a.Age), 1))
 	}
-	h.Zone, h.Type = uint32(a.Zone), uint8(a.Type)
+	h.Zone, h.Type, h.Judged, h.List = uint32(a.Zone), uint8(a.Type), uint8(a.Judged), uint8(min(a.List, math.MaxUint8))
 	if a.Denial {
 		h.Denial = 1
 	}

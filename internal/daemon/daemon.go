@@ -108,7 +108,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 		return nil, err
 	}
 	reloads := make(reloadRequests, 1)
-	fast := fastpath.New(b.log, b.registry, limits.cache/2, planFastpath(o, cfg), metrics.KernelAnswered)
+	fast := fastpath.New(b.log, b.registry, limits.cache/2, planFastpath(o, cfg), metrics)
 	store, memory := newCache(o.Root, limits, cache.Options{
 		Bytes: limits.cache - fast.Reserved(), Now: now, Kernel: fast,
 	}, b.log)

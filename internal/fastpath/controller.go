@@ -47,6 +47,12 @@ func (p Plan) Equal(o Plan) bool {
 		p.Kubepods == o.Kubepods && p.PodLogs == o.PodLogs
 }
 
+// Statistics get the kernel's answers by question and by client, see bpf.FastpathConfig.
+type Statistics interface {
+	KernelAnswered(list int, name []byte, denied bool, n uint32)
+	KernelAsked(list int, client netip.Addr, n uint32)
+}
+
 // Controller keeps the fast path of one plan at a time. Without one, or if the node
 // cannot have it, its methods do nothing, and the daemon answers all queries. Open and
 // Close belong to one goroutine at a time; the other methods are safe for concurrent
@@ -55,7 +61,7 @@ type Controller struct {
 	log     *slog.Logger
 	clients clients
 	counts  totals
-	answers func(zone int, name []byte, denied bool, n uint32)
+	stats   Statistics
 	most    int64 // bytes of the kernel's tables
 	taken   int64 // bytes of the cache's memory that the tables have
 	plan    Plan
@@ -67,10 +73,9 @@ type Controller struct {
 
 // New returns a Controller without a plan. Its metrics are registered. The tables of
 // the kernel may use most bytes. Those of the first plan, and of later ones that are
-// not larger, have the memory that Reserved returns. answered is called with the kernel's
-// answers, see bpf.FastpathConfig; it may be nil.
-func New(log *slog.Logger, reg prometheus.Registerer, most int64, first Plan, answered func(zone int, name []byte, denied bool, n uint32)) *Controller {
-	c := &Controller{log: log, answers: answered, most: most, plan: Plan{Mode: config.FastpathOff}}
+// not larger, have the memory that Reserved returns.
+func New(log *slog.Logger, reg prometheus.Registerer, most int64, first Plan, stats Statistics) *Controller {
+	c := &Controller{log: log, stats: stats, most: most, plan: Plan{Mode: config.FastpathOff}}
 	if n := first.bytes(); first.Wanted() && n <= most {
 		c.taken = n
 	}
@@ -90,7 +95,7 @@ func (c *Controller) Open(plan Plan) {
 		c.unavailable(fmt.Errorf("fastpath: %d entries need %d MiB, more than half of the cache's memory; lower the option entries", plan.Entries, n>>20))
 		return
 	}
-	kernel, err := bpf.OpenFastpath(bpf.FastpathConfig{Entries: plan.Entries, Answered: c.answers})
+	kernel, err := bpf.OpenFastpath(bpf.FastpathConfig{Entries: plan.Entries, Answered: c.stats.KernelAnswered, Asked: c.stats.KernelAsked})
 	if err != nil {
 		c.unavailable(err)
 		return

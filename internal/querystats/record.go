@@ -116,12 +116,22 @@ func (s *Stats) Add(samples []Sample, took time.Duration, now time.Time) {
 	s.mu.Unlock()
 }
 
-// AddAnswered counts n answers that the kernel gave to a question. Their clients are
-// unknown.
+// AddAnswered counts n answers that the kernel gave to a question. AddClient counts their
+// clients.
 func (s *Stats) AddAnswered(name []byte, z Zone, denied bool, n uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count(&Sample{Name: name, Zone: z, Weight: n, NXDomain: denied}, 0)
+}
+
+// AddClient counts n answers that the kernel gave to a client.
+func (s *Stats) AddClient(client netip.Addr, z Zone, n uint32) {
+	addr := client.As16()
+	key := append(addr[:], byte(z))
+	hash := maphash.Bytes(s.seed, key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live.clients[hash%uint64(len(s.live.clients))].add(hash, uint64(n), &Sample{Zone: z, Weight: n}, addr[:])
 }
 
 // count counts a reply in the lists. s.mu is held.

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/querystats"
 )
@@ -44,6 +46,8 @@ type KernelAnswer struct {
 
 	Zone   int // for Counts
 	Type   int // index into KernelCounts.Requests
+	Judged int // index into KernelCounts.Judged
+	List   int // for KernelAnswered and KernelAsked
 	Denial bool
 }
 
@@ -52,6 +56,7 @@ type KernelCounts struct {
 	Requests   [2][KernelTypes]uint64 // IPv4, IPv6
 	Rcodes     [16]uint64
 	Lookups    [2]uint64 // success, denial
+	Judged     [KernelJudged]uint64
 	DNSSECOK   uint64
 	QuerySizes [8]uint64
 	QueryBytes uint64
@@ -62,8 +67,12 @@ type KernelCounts struct {
 // KernelTypes is one more than the number of query types that are counted.
 const KernelTypes = 20
 
-// A type has its counter in KernelCounts, or this does not compile.
-const _ = uint(KernelTypes - numTypes)
+// KernelJudged is at least the number of results of the normalize directive, for A and
+// for AAAA.
+const KernelJudged = 24
+
+// Types and results have their counters in KernelCounts, or this does not compile.
+const _, _ = uint(KernelTypes - numTypes), uint(KernelJudged - 2*numNormalised)
 
 // promotion copies a reader's hits to the kernel.
 type promotion struct {
@@ -78,7 +87,7 @@ func (p *promotion) promote(arrival int) {
 	if z == nil || !p.q.plain || !p.lis.fast.Heard(p.q.client, p.q.id, arrival) {
 		return
 	}
-	z.Cache.Promote(p.q.key, p.q.paired, p.q.start, &p.q.memory.answer, p)
+	z.Cache.Promote(p.q.key, p.q.judged.paired(), p.q.start, &p.q.memory.answer, p)
 }
 
 // Copy implements cache.Copier.
@@ -92,7 +101,8 @@ func (p *promotion) Copy(e *cache.Entry, l cache.Lifetime) bool {
 		Generation: q.zone.table.generation, Listener: p.lis.addr, Question: q.key,
 		Body: msg[body:], TTLs: e.TTLOffsets(),
 		KeepTTL: l.KeepTTL, Age: l.Age, Left: l.Left, Refresh: l.Refresh,
-		Zone: q.zone.kernelZone, Type: int(typeIndexes[min(q.qtype, otherType)]), Denial: e.Kind() == cache.Denial,
+		Zone: q.zone.kernelZone, List: int(q.zone.stats.number), Judged: boolIndex(q.qtype == dns.TypeAAAA)*int(numNormalised) + int(q.judged),
+		Type: int(typeIndexes[min(q.qtype, otherType)]), Denial: e.Kind() == cache.Denial,
 	}
 	copy(a.Header[:], msg[2:headerLen])
 	flags := replyFlags(binary.BigEndian.Uint16(msg[2:]), q, true)
@@ -105,8 +115,8 @@ func (v view) unchanged(e *cache.Entry) bool {
 	return v == asIs(e, v.result) && v.result != rewritten && v.result != repaired && v.result != siblingUnknown
 }
 
-// paired reports whether the view depends on the entry of the other address type.
-func (v view) paired() bool { return v.result == kept || v.result == siblingData }
+// paired reports whether a result depends on the entry of the other address type.
+func (r normalised) paired() bool { return r == kept || r == siblingData }
 
 // plainZone reports whether hits of z may be answered in the kernel: no directive
 // wants to see them.
@@ -139,6 +149,12 @@ func (k *kernelCounter) add(s *statShard) {
 	success, denial := now.Lookups[0]-last.Lookups[0], now.Lookups[1]-last.Lookups[1]
 	s.lookups[lookupSuccess].Add(success)
 	s.lookups[lookupDenial].Add(denial)
+	for t := range s.judged {
+		for r := range s.judged[t] {
+			i := t*int(numNormalised) + r
+			s.judged[t][r].Add(now.Judged[i] - last.Judged[i])
+		}
+	}
 	s.duration[0].buckets[0].Add(success + denial)
 	s.do.Add(now.DNSSECOK - last.DNSSECOK)
 	for i := range now.QuerySizes {
@@ -161,16 +177,21 @@ func (m *Metrics) countKernel(z *zoneStats, fast Fastpath) int {
 			return -1
 		}
 		z.kernel = kernelCounter{fast: fast, zone: m.kernelZones}
-		m.numbers[m.kernelZones].Store(uint32(z.number))
 		m.kernelZones++
 	}
 	return z.kernel.zone
 }
 
-// KernelAnswered adds answers of the kernel to the statistics of queries. zone is a
-// number that countKernel returned, name is in wire format. It takes no lock of m.
-func (m *Metrics) KernelAnswered(zone int, name []byte, denied bool, n uint32) {
-	m.stats.AddAnswered(name, querystats.Zone(m.numbers[zone].Load()), denied, n)
+// KernelAnswered adds n answers of the kernel to a question to the statistics of
+// queries. list is a KernelAnswer's, name is in wire format. It takes no lock of m.
+func (m *Metrics) KernelAnswered(list int, name []byte, denied bool, n uint32) {
+	m.stats.AddAnswered(name, querystats.Zone(list), denied, n)
+}
+
+// KernelAsked adds to the statistics of queries that a client got n answers of the
+// kernel. KernelAnswered counts them, too. It takes no lock of m.
+func (m *Metrics) KernelAsked(list int, client netip.Addr, n uint32) {
+	m.stats.AddClient(client, querystats.Zone(list), n)
 }
 
 // warnKernelZones logs once that the kernel does not answer some zones for lack of

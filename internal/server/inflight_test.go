@@ -73,18 +73,21 @@ func TestInflightLeave(t *testing.T) {
 // leaves, and a late end does not touch its successor.
 func TestInflightAbandon(t *testing.T) {
 	var f inflight
-	a, b := newAnswers(), newAnswers()
+	a, b, c := newAnswers(), newAnswers(), newAnswers()
 	x, _ := f.join("key", a, time.Time{}, none)
 	f.join("key", b, time.Time{}, none)
+	f.join("key", c, time.Time{}, none)
 	charged, cancelled := 0, 0
 	charge := func(*exchange) { charged++ }
 	cancel := func() { cancelled++ }
 	x.cancel.Store(&cancel)
-	if left, y := f.abandon("key", a, charge); !left || y != nil || cancelled != 0 {
-		t.Errorf("first of two: left %v, cancelled %v", left, y != nil)
-	}
-	if !x.charged || charged != 1 {
-		t.Errorf("an exchange that continues without its client is charged %d times", charged)
+	for _, w := range []waiter{a, c} {
+		if left, y := f.abandon("key", w, charge); !left || y != nil || cancelled != 0 {
+			t.Errorf("not the last one: left %v, cancelled %v", left, y != nil)
+		}
+		if !x.charged || charged != 1 {
+			t.Errorf("an exchange that continues without its client is charged %d times", charged)
+		}
 	}
 	if left, y := f.abandon("key", b, charge); !left || y != x || cancelled != 1 || charged != 1 {
 		t.Errorf("last: left %v, cancelled %v, %d times", left, y == x, cancelled)
@@ -98,6 +101,20 @@ func TestInflightAbandon(t *testing.T) {
 	}
 	if waiting, _ := f.end(next, time.Time{}); len(waiting) != 1 {
 		t.Errorf("waiting: %v", waiting)
+	}
+}
+
+// TestInflightAbandonUnstoppable: an exchange that cannot be cancelled continues and is
+// charged.
+func TestInflightAbandonUnstoppable(t *testing.T) {
+	var f inflight
+	a, charged := newAnswers(), 0
+	x, _ := f.join("key", a, time.Time{}, none)
+	if left, y := f.abandon("key", a, func(*exchange) { charged++ }); !left || y != nil || charged != 1 {
+		t.Errorf("left %v, cancelled %v, charged %d times", left, y != nil, charged)
+	}
+	if _, charged := f.end(x, time.Time{}); !charged {
+		t.Error("the exchange has no slot")
 	}
 }
 

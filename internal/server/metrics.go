@@ -30,10 +30,9 @@ type Metrics struct {
 	panics                   atomic.Uint64
 
 	mu          sync.Mutex
-	zones       map[[2]string]*zoneStats   // by server and zone label; never removed
-	kernelZones int                        // of them have a number in the kernel
-	numbers     [KernelZones]atomic.Uint32 // of these zones in stats, by their number in the kernel
-	kernelFull  bool                       // others got none
+	zones       map[[2]string]*zoneStats // by server and zone label; never removed
+	kernelZones int                      // of them have a number in the kernel
+	kernelFull  bool                     // others got none
 	descs       *descs
 }
 

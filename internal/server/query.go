@@ -65,7 +65,7 @@ type Query struct {
 	zone   *boundZone  // set by tryHit
 	key    []byte      // of the cache, set by tryHit
 	plain  bool        // the reply is a fresh entry as it is, set by fromCache
-	paired bool        // a plain reply depends on the entry of the other address type, set by fromCache
+	judged normalised  // result of the normalize directive for a plain reply, set by fromCache
 	found  cache.State // result of fromCache's lookup
 
 	bypass bool // see exchange.bypass
@@ -116,7 +116,7 @@ const (
 // sets id and flags, and the parts of the question and the OPT record that it could
 // read.
 func (q *Query) parse(msg []byte) verdict {
-	q.name, q.lower, q.key, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found, q.plain, q.paired = nil, nil, nil, false, false, false, 0, nil, nil, cache.Miss, false, false
+	q.name, q.lower, q.key, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found, q.plain, q.judged = nil, nil, nil, false, false, false, 0, nil, nil, cache.Miss, false, notJudged
 	q.wire, q.size = msg, len(msg)
 	if len(msg) < headerLen {
 		return discard

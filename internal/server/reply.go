@@ -271,7 +271,7 @@ func (s *resolver) fromCache(dst []byte, q *Query) ([]byte, outcome, bool) {
 			v = v.asStale()
 		}
 		q.plain = q.zone.plain && hit.State == cache.Fresh && v.unchanged(hit.Entry)
-		q.paired = v.paired()
+		q.judged = v.result
 		dst = appendEntry(dst, q, hit.Entry, hit.Age, true, v)
 	case hit.State == cache.Failed && s.answersEmpty(q):
 		dst = appendError(dst, q, dns.RcodeSuccess, emptyNote())
