@@ -427,8 +427,6 @@ static __always_inline void count_answer(struct scratch *s, int v6, __u32 query,
 	struct zone_stats *st = bpf_map_lookup_elem(&stats, &zone);
 	__u32 type = s->cell.type, judged = s->cell.judged;
 
-	if (s->sampled)
-		count_client();
 	if (!st)
 		return;
 	if (judged < FAST_JUDGED)
@@ -695,6 +693,8 @@ static __always_inline int answer(struct __sk_buff *skb, struct scratch *s, cons
 	if (name & 1)
 		sum = (sum & 0xff) << 8 | sum >> 8;
 	sum += turn_dns(s, s->head + dns);
+	if (s->sampled)
+		count_client();
 	count_answer(s, v6, skb->len - dns, reply);
 	return send(skb, s, v6, name + 4, len, sum);
 }
