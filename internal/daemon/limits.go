@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/netip"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -99,7 +100,7 @@ func (o *Options) addresses(cfg *config.Config) []netip.AddrPort {
 type limits struct {
 	memory                  int64 // bytes; 0: no limit
 	cache                   int64 // bytes
-	heap                    int64 // bytes, for GOMEMLIMIT; 0: no limit
+	heap                    int64 // bytes, for GOMEMLIMIT with a full cache; 0: no limit
 	workers                 int   // UDP sockets of an address
 	queue                   int64 // bytes of the receive queue of each
 	unread                  int64 // bytes of replies that TCP clients do not read
@@ -308,7 +309,11 @@ func (l *limits) Collect(ch chan<- prometheus.Metric) {
 	} {
 		ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, float64(n), resource)
 	}
-	for resource, n := range map[string]int64{"memory": l.memory, "heap": l.heap, "cache": l.cache} {
+	heap := int64(0)
+	if l.heap > 0 {
+		heap = debug.SetMemoryLimit(-1) // changes, see memoryGuard
+	}
+	for resource, n := range map[string]int64{"memory": l.memory, "heap": heap, "cache": l.cache} {
 		if n > 0 {
 			ch <- prometheus.MustNewConstMetric(limitBytesDesc, prometheus.GaugeValue, float64(n), resource)
 		}

@@ -28,7 +28,7 @@ type memoryGuard struct {
 	max     int64 // bytes; the budget without pressure
 
 	budget int64
-	seen   int64  // limit at the last check
+	inUse  int64  // limit of the heap, bytes
 	calm   int    // checks without pressure, in a row
 	stop   func() // nil: not running
 }
@@ -46,7 +46,7 @@ func newCache(root fs.FS, l limits, o cache.Options, log *slog.Logger) (*cache.S
 	store := cache.New(o)
 	budget := store.Stats().Budget
 	return store, &memoryGuard{
-		root: root, group: group, limited: limited, limit: l.memory, seen: l.memory, heap: l.heap, store: store,
+		root: root, group: group, limited: limited, limit: l.memory, heap: l.heap, store: store,
 		setHeap: debug.SetMemoryLimit, free: debug.FreeOSMemory, log: log, max: budget, budget: budget,
 	}
 }
@@ -60,7 +60,7 @@ func (g *memoryGuard) up(ctx context.Context) error {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		g.setHeap = nil
 	} else {
-		g.setHeap(g.heap)
+		g.check()
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
@@ -91,14 +91,12 @@ func (g *memoryGuard) run(ctx context.Context) {
 
 // check lowers the budget by a quarter of what the cache uses if the group uses
 // more than nine tenths of its limit. It raises the budget by a quarter after
-// calmChecks checks below three quarters of the limit. The limit of the heap changes
-// with that of the group.
+// calmChecks checks below three quarters of the limit.
 func (g *memoryGuard) check() {
 	limit, limited := g.group.limit(g.root)
 	used, known := g.group.used(g.root)
-	if limited && limit != g.seen && g.setHeap != nil {
-		g.seen = limit
-		g.setHeap(max(g.heap+limit-g.limit, minHeap))
+	if limited && g.setHeap != nil {
+		g.limitHeap(limit, known && used < limit/4*3)
 	}
 	switch {
 	case !limited || !known:
@@ -116,6 +114,21 @@ func (g *memoryGuard) check() {
 			g.calm = 0
 			g.set(min(g.budget/4*5, g.max))
 		}
+	}
+}
+
+// limitHeap sets the limit of the heap for a group with the given limit. If lend is set,
+// the heap gets half of the memory that the cache does not use yet, in MiB: near its limit,
+// the garbage collector takes half of the CPU. The other half is for the answers that come
+// before the next check.
+func (g *memoryGuard) limitHeap(limit int64, lend bool) {
+	heap := max(g.heap+limit-g.limit, minHeap)
+	if lend {
+		heap += max(g.max-g.store.Stats().Bytes, 0) >> 21 << 20
+	}
+	if heap != g.inUse {
+		g.inUse = heap
+		g.setHeap(heap)
 	}
 }
 

@@ -96,12 +96,31 @@ func TestMemoryGuard(t *testing.T) {
 func TestHeapFollowsLimit(t *testing.T) {
 	g, set := guarded(t, true)
 	var heap []int64
-	g.limit, g.seen, g.heap, g.setHeap = 100<<20, 100<<20, 40<<20, func(n int64) int64 { heap = append(heap, n); return 0 }
+	g.limit, g.heap, g.setHeap = 100<<20, 40<<20, func(n int64) int64 { heap = append(heap, n); return 0 }
 	for _, limit := range []int64{100 << 20, 80 << 20, 80 << 20, 10 << 20, 100 << 20} {
 		set(0, 0, limit)
 		g.check()
 	}
-	if want := []int64{20 << 20, minHeap, 40 << 20}; !slices.Equal(heap, want) {
+	if want := []int64{40 << 20, 20 << 20, minHeap, 40 << 20}; !slices.Equal(heap, want) {
+		t.Errorf("heap limits %v, want %v", heap, want)
+	}
+}
+
+// The heap may use half of what the cache does not use, unless memory is short.
+func TestHeapBorrowsFromCache(t *testing.T) {
+	g, set := guarded(t, true)
+	full, empty := g.store, cache.New(cache.Options{Bytes: g.max})
+	var heap []int64
+	g.limit, g.heap, g.setHeap = 100<<20, 40<<20, func(n int64) int64 { heap = append(heap, n); return 0 }
+	for _, step := range []struct {
+		used  int64
+		store *cache.Store
+	}{{10 << 20, full}, {10 << 20, empty}, {80 << 20, empty}, {10 << 20, empty}, {10 << 20, full}} {
+		g.store = step.store
+		set(step.used, 0, 100<<20)
+		g.check()
+	}
+	if want := []int64{40 << 20, 44 << 20, 40 << 20, 44 << 20, 40 << 20}; !slices.Equal(heap, want) {
 		t.Errorf("heap limits %v, want %v", heap, want)
 	}
 }
