@@ -527,6 +527,9 @@ func (m *misses) acquire(z *boundZone, client netip.Addr, kind slotKind) error {
 	return nil
 }
 
+// mostly reports whether z has at least half of the slots in use.
+func (m *misses) mostly(z *boundZone) bool { return 2*z.active.Load() >= m.active.Load() }
+
 // charge takes a slot for a query to an upstream that continues without its client.
 // The slot, of the kind forClient, may exceed the limits; later misses then get no slot
 // until enough are released.

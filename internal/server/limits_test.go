@@ -280,6 +280,26 @@ func TestGuardedAddress(t *testing.T) {
 	}
 }
 
+// TestBusiestZone: of two zones, the one with more misses in flight is refused in an
+// overload, and the only one always is.
+func TestBusiestZone(t *testing.T) {
+	m, zones := newMisses(10, 10), boundZones(2)
+	if !m.mostly(zones[0]) {
+		t.Error("a zone without misses, as all")
+	}
+	for range 3 {
+		if err := m.acquire(zones[0], netip.MustParseAddr("192.0.2.1"), forClient); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.acquire(zones[1], netip.MustParseAddr("192.0.2.1"), forClient); err != nil {
+		t.Fatal(err)
+	}
+	if !m.mostly(zones[0]) || m.mostly(zones[1]) {
+		t.Error("a zone with 1 of 4 misses is the busiest")
+	}
+}
+
 // TestOverload: misses are refused from when a quarter of a socket's queue is in use until it
 // is empty, and no more then.
 func TestOverload(t *testing.T) {

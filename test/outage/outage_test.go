@@ -132,15 +132,18 @@ func (r result) judge(t *testing.T) {
 	if r.settled == 0 {
 		t.Errorf("memory is not back to normal: %d MiB, of them answers %d MiB", r.after.memory>>20, r.after.cached>>20)
 	}
-	longest, back := 4*time.Second, time.Second
-	if !*full { // the machine may be busy; stub resolvers wait for 5 s
-		longest, back = replyWait(), replyWait()
+	slack := 900 * time.Millisecond // a busy machine; stub resolvers wait for 5 s
+	switch {
+	case *emulated:
+		slack = replyWait()
+	case *full:
+		slack = 0
 	}
-	if r.misses.longest > longest {
-		t.Errorf("a miss was answered after %v, want %v", r.misses.longest, longest)
+	if r.misses.longest > 4*time.Second+slack {
+		t.Errorf("a miss was answered after %v, want 4 s", r.misses.longest)
 	}
-	if r.back > back {
-		t.Errorf("the first lookup succeeded %v after the upstream came back, want %v", r.back, back)
+	if r.back > time.Second+slack {
+		t.Errorf("the first lookup succeeded %v after the upstream came back, want 1 s", r.back)
 	}
 }
 
