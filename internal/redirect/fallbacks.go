@@ -281,15 +281,14 @@ func askOnce(ctx context.Context, network string, a netip.AddrPort, name string)
 
 // note changes the kernel's map after a change.
 func (f *fallbacks) note(a netip.AddrPort, network string, err error) {
-	now, up := answering, 1.0
+	now := answering
 	if err != nil {
-		now, up = silent, 0
+		now = silent
 		if network == "tcp" {
 			now = silentTCP
 		}
 	}
 	was, putErr := f.change(a, now)
-	f.status.fallback.WithLabelValues(a.String()).Set(up)
 	if putErr != nil {
 		f.status.error("changing the fallbacks failed", "error", putErr)
 	}
@@ -302,12 +301,20 @@ func (f *fallbacks) note(a netip.AddrPort, network string, err error) {
 	}
 }
 
-// change returns the health before.
+// change returns the health before. It ignores a fallback that is no longer known, so that
+// its metric does not stay.
 func (f *fallbacks) change(a netip.AddrPort, now health) (was health, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	was = f.health[a]
-	if was == now || !slices.Contains(f.all(), a) {
+	if !slices.Contains(f.all(), a) {
+		return now, nil
+	}
+	up := 1.0
+	if now.down() {
+		up = 0
+	}
+	f.status.fallback.WithLabelValues(a.String()).Set(up)
+	if was = f.health[a]; was == now {
 		return now, nil
 	}
 	f.health[a] = now

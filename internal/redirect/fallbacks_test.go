@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/nodens-dns/nodens/bpf"
 	"github.com/nodens-dns/nodens/internal/server"
@@ -65,6 +67,29 @@ func TestManyFallbacks(t *testing.T) {
 	f.health[all[len(all)-1]] = silent
 	if used, spare = f.split(); len(used) != bpf.MaxFallbacks || len(spare) != maxKnown-bpf.MaxFallbacks {
 		t.Errorf("after its end: %v are used, %d are spare", used, len(spare))
+	}
+}
+
+// A fallback that is removed while it is queried, or whose plan ends, leaves no metric.
+func TestFallbackMetricEnds(t *testing.T) {
+	all := manyFallbacks(2)
+	vip := netip.MustParseAddrPort("169.254.20.10:53")
+	log := slog.New(slog.DiscardHandler)
+	s := &session{cfg: Config{Logger: log}, status: newStatus(log, prometheus.NewRegistry(), server.NewGate())}
+	f := newFallbacks(s, []bpf.Service{{VIP: vip, Fallbacks: all[:1]}}, nil)
+	f.health[all[0]] = silent
+	for _, a := range all {
+		f.note(a, "udp", errors.New("no answer"))
+	}
+	if n := testutil.CollectAndCount(s.status.fallback); n != 1 {
+		t.Errorf("%d series, want that of %v only", n, all[0])
+	}
+	s.steering = newTasks(t.Context())
+	if err := s.withdraw(); err != nil {
+		t.Fatal(err)
+	}
+	if n := testutil.CollectAndCount(s.status.fallback); n != 0 {
+		t.Errorf("%d series after the end", n)
 	}
 }
 

@@ -288,6 +288,7 @@ func (s *session) withdraw() error {
 	if s.steering != nil {
 		s.steering.stop()
 		s.steering = nil
+		s.status.fallback.Reset() // nobody asks them now
 	}
 	if s.kernel == nil {
 		return nil
