@@ -1,10 +1,10 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,7 +14,7 @@ import (
 
 // pinMark is a file beside the cache snapshot that exists while programs of redirection
 // are pinned. They outlive the process. A later process without /sys/fs/bpf does not see
-// them, and pods would query old fallbacks.
+// them, and pods would query old fallbacks. It has the boot ID: pins end with a reboot.
 type pinMark struct {
 	path   string // empty: there is no mark
 	pinDir string
@@ -36,19 +36,20 @@ func (m pinMark) set(pinned bool) {
 	}
 	err := removeIfExists(m.path)
 	if pinned {
-		err = errors.Join(makeOwned(filepath.Dir(m.path)), os.WriteFile(m.path, nil, 0o600))
+		err = errors.Join(makeOwned(filepath.Dir(m.path)), os.WriteFile(m.path, bootID(), 0o600))
 	}
 	if err != nil {
 		m.log.Warn("nodens cannot note whether programs are pinned; turn redirection off before you take /sys/fs/bpf away", "file", m.path, "error", err)
 	}
 }
 
-// check fails if a process that does not redirect would leave programs pinned.
+// check fails if a process that does not redirect would leave programs pinned. A mark
+// that it cannot read does not stop it.
 func (m pinMark) check(context.Context) error {
 	if m.path == "" {
 		return nil
 	}
-	if _, err := os.Lstat(m.path); errors.Is(err, fs.ErrNotExist) {
+	if boot, err := os.ReadFile(m.path); err != nil || !bytes.Equal(boot, bootID()) {
 		return nil
 	}
 	if m.visible() {
@@ -62,4 +63,10 @@ func (m pinMark) visible() bool {
 	var st unix.Statfs_t
 	err := unix.Statfs(filepath.Dir(m.pinDir), &st)
 	return err == nil && st.Type == unix.BPF_FS_MAGIC
+}
+
+// bootID differs after each boot of the node.
+func bootID() []byte {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // without /proc: as if never rebooted
+	return id
 }

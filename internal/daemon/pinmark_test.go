@@ -9,7 +9,7 @@ import (
 )
 
 // TestPinMark expects a process that does not see pins to refuse to start while the mark
-// exists, and not to remove the mark. teardown removes it.
+// exists, and not to remove the mark. teardown removes it, and a reboot ends it.
 func TestPinMark(t *testing.T) {
 	snapshot := filepath.Join(t.TempDir(), "nodens", "cache")
 	b := base{opts: &Options{CacheSnapshot: snapshot}, log: slog.New(slog.DiscardHandler)}
@@ -22,6 +22,16 @@ func TestPinMark(t *testing.T) {
 	m.set(false)
 	if err := m.check(t.Context()); err == nil || !strings.Contains(err.Error(), m.path) {
 		t.Errorf("with a mark: %v", err)
+	}
+	if err := os.WriteFile(m.path, []byte("another boot"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.check(t.Context()); err != nil {
+		t.Errorf("after a reboot: %v", err)
+	}
+	unreadable := pinMark{path: filepath.Join(m.path, "cache.pins"), pinDir: m.pinDir} // not a directory
+	if err := unreadable.check(t.Context()); err != nil {
+		t.Errorf("with a mark that cannot be read: %v", err)
 	}
 	if err := RemoveSnapshot(snapshot); err != nil {
 		t.Fatal(err)
