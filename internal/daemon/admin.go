@@ -44,7 +44,7 @@ type adminServer struct {
 }
 
 func newAdminServers(log *slog.Logger) *adminServers {
-	return &adminServers{log: log, retry: 30 * time.Second, byAddr: make(map[string]*adminServer)}
+	return &adminServers{log: log, retry: 2 * time.Second, byAddr: make(map[string]*adminServer)}
 }
 
 // prepare opens the new addresses. commit serves the endpoints there and no longer
