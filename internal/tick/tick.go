@@ -32,7 +32,7 @@ type Timer struct {
 func New() *Timer {
 	c := make(chan struct{}, 1)
 	t := &Timer{C: c, c: c}
-	if t.open() != nil { // no descriptor is left
+	if t.open() != nil { // for lack of descriptors or memory
 		return newSpare()
 	}
 	go t.run()
@@ -59,7 +59,12 @@ func (t *Timer) open() error {
 		return err
 	}
 	t.file = os.NewFile(uintptr(fd), "timer")
-	t.raw, err = t.file.SyscallConn()
+	if err = t.file.SetReadDeadline(time.Time{}); err == nil { // fails if epoll refused it: run would end
+		t.raw, err = t.file.SyscallConn()
+	}
+	if err != nil {
+		_ = t.file.Close()
+	}
 	return err
 }
 
