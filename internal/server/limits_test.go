@@ -300,10 +300,10 @@ func TestBusiestZone(t *testing.T) {
 	}
 }
 
-// TestOverload: misses are refused from when a quarter of a socket's queue is in use until it
+// TestOverload: misses are refused from when half of a socket's queue is in use until it
 // is empty, and no more then.
 func TestOverload(t *testing.T) {
-	ts := newTestServer(t, Config{Workers: 1, Queue: 400 << 10}, zone(".", newCache(t), example(t)))
+	ts := newTestServer(t, Config{Workers: 1, Queue: 256 << 10}, zone(".", newCache(t), example(t)))
 	l, err := ts.open(t.Context(), Binding{Addr: nextAddr()}) // no goroutine reads it
 	if err != nil {
 		t.Fatal(err)

@@ -171,16 +171,17 @@ func (s *resolver) recoverPanic(what string) {
 	}
 }
 
-// overloaded reports whether a quarter of the receive queue of fd is in use. Then misses
-// of the busiest zone are refused until it is empty. Refusing one costs a tenth of resolving it, so that hits
-// are answered and the kernel drops no query; the rest of the queue is for the time in
-// which nothing reads it. See SO_MEMINFO in net/core/sock.c.
+// overloaded reports whether half of the receive queue of fd is in use. Then misses of
+// the busiest zone are refused until it is empty. Refusing one costs a tenth of resolving
+// it, so that hits are answered and the kernel drops fewer queries. The kernel counts up
+// to a quarter of the queue as used after it was read. See SO_MEMINFO in
+// net/core/sock.c and udp_rmem_release in net/ipv4/udp.c.
 func overloaded(fd uintptr) bool {
 	var info [unix.SK_MEMINFO_VARS]uint32
 	size := uint32(unsafe.Sizeof(info))
 	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
 		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
-	return errno == 0 && info[unix.SK_MEMINFO_RMEM_ALLOC] > info[unix.SK_MEMINFO_RCVBUF]/4
+	return errno == 0 && info[unix.SK_MEMINFO_RMEM_ALLOC] > info[unix.SK_MEMINFO_RCVBUF]/2
 }
 
 // sendHits sends the queued replies of a batch read at the given time.
