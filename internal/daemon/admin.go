@@ -24,7 +24,8 @@ type endpoint struct {
 	path    string
 	handler http.Handler
 	// optional: if the address is not available, the daemon runs without it, and takes it
-	// later. Processes do not share it, so that a client knows which one answers.
+	// later. Processes do not share it, so that a client knows which one answers, unless
+	// another endpoint has the port, too.
 	optional bool
 }
 
@@ -61,7 +62,7 @@ func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commi
 		if a.byAddr[addr] != nil {
 			continue
 		}
-		ln, err := a.listen(ctx, addr, allOptional(endpoints, addr))
+		ln, err := a.listen(ctx, addr, endpoints)
 		if err != nil {
 			abort()
 			return nil, nil, err
@@ -103,13 +104,17 @@ const (
 	adminRead        = 5 * time.Second  // for a client to send its request
 )
 
-// listen opens addr with SO_REUSEPORT: in a surge upgrade, the old and the new process
-// share the port. An optional address is open when no other process has it.
-func (a *adminServers) listen(ctx context.Context, addr string, optional bool) (net.Listener, error) {
-	if optional {
-		return netutil.LimitListener(a.listenLater(ctx, addr), maxOptionalConns), nil
-	}
+// listen opens addr, of some of the endpoints, with SO_REUSEPORT: in a surge upgrade, the
+// old and the new process share the port. An optional address opens once no other process
+// has it.
+func (a *adminServers) listen(ctx context.Context, addr string, endpoints []endpoint) (net.Listener, error) {
 	lc := net.ListenConfig{Control: server.SharePort(nil)}
+	if allOptional(endpoints, addr) {
+		if !hasPortTwice(endpoints, addr) {
+			lc.Control = nil
+		}
+		return netutil.LimitListener(a.listenLater(ctx, lc, addr), maxOptionalConns), nil
+	}
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, explainListen(fmt.Errorf("listen on %s: %w", addr, err), addr)
@@ -117,11 +122,21 @@ func (a *adminServers) listen(ctx context.Context, addr string, optional bool) (
 	return ln, nil
 }
 
+// hasPortTwice reports whether an endpoint has the port of addr at another address, as in
+// 0.0.0.0:9354 and 127.0.0.1:9354. Without SO_REUSEPORT, a process cannot open both.
+func hasPortTwice(endpoints []endpoint, addr string) bool {
+	_, port, _ := net.SplitHostPort(addr)
+	return slices.ContainsFunc(endpoints, func(e endpoint) bool {
+		_, p, _ := net.SplitHostPort(e.addr)
+		return e.addr != addr && p == port
+	})
+}
+
 // listenLater tries to open addr, and logs if it has to wait.
-func (a *adminServers) listenLater(ctx context.Context, addr string) net.Listener {
+func (a *adminServers) listenLater(ctx context.Context, lc net.ListenConfig, addr string) net.Listener {
 	ctx = context.WithoutCancel(ctx)
 	l := &lateListener{retry: a.retry, opened: func() {}, closed: make(chan struct{})}
-	l.listen = func() (net.Listener, error) { return new(net.ListenConfig).Listen(ctx, "tcp", addr) }
+	l.listen = func() (net.Listener, error) { return lc.Listen(ctx, "tcp", addr) }
 	if _, err := l.open(); err != nil {
 		a.log.Warn("an address is not available: nodens serves DNS, and tries again at intervals", "address", addr, "interval", a.retry, "error", explainListen(err, addr))
 		l.opened = func() { a.log.Info("an address is available now", "address", addr) }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -222,6 +223,36 @@ func TestCheckStatus(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", tt.options, err, tt.want)
 		}
 	}
+}
+
+// A port of two optional addresses is open at both, as -metrics-listen-address and
+// -status-address are after nodens migrate.
+func TestOptionalAddressesShareAPort(t *testing.T) {
+	free, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = free.Close()
+	_, port, _ := net.SplitHostPort(free.Addr().String())
+	var endpoints []endpoint
+	for _, host := range []string{"0.0.0.0", "127.0.0.1"} {
+		endpoints = append(endpoints, endpoint{addr: net.JoinHostPort(host, port), path: "/", handler: http.NotFoundHandler(), optional: true})
+	}
+	a := newAdminServers(slog.New(slog.DiscardHandler))
+	commit, _, err := a.prepare(t.Context(), endpoints)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit()
+	for _, e := range endpoints {
+		if a.byAddr[e.addr].ln.Addr() == nil {
+			t.Errorf("%s is not open", e.addr)
+		}
+	}
+	if commit, _, err = a.prepare(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	commit()
 }
 
 // If another process uses the status address, the daemon serves without it, and takes it
