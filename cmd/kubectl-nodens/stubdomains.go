@@ -11,6 +11,7 @@ import (
 	"testing/fstest"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -28,7 +29,7 @@ const (
 func (c *cluster) addStubDomains(ctx context.Context, d *diagnosis, pods []corev1.Pod) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	zones, maps, err := c.coreDNSZones(ctx)
+	zones, configMaps, err := c.coreDNSZones(ctx)
 	if err == nil && len(zones) > 0 {
 		var s *state.State
 		if s, err = c.anyState(ctx, pods); err == nil {
@@ -43,7 +44,7 @@ func (c *cluster) addStubDomains(ctx context.Context, d *diagnosis, pods []corev
 			ID: "stub-domain-bypassed", Severity: "warning",
 			Why: "nodens sends names outside of the cluster domain to the upstreams of its zone ., past CoreDNS. What CoreDNS's Corefile says about these zones does not apply to them.",
 			Do:  "Add a server block for each zone to nodens (config.extraServerBlocks of the chart), or send all names to CoreDNS (config.upstreamServers); see docs/install.md.",
-			Seen: []observation{{fmt.Sprintf("CoreDNS has %s (ConfigMap %s), and nodens does not", strings.Join(zones, " "), strings.Join(maps, ", ")),
+			Seen: []observation{{fmt.Sprintf("CoreDNS has %s (ConfigMap %s), and nodens does not", strings.Join(zones, " "), strings.Join(configMaps, ", ")),
 				nodesOf(pods)}},
 		})
 	}
@@ -78,7 +79,7 @@ func (c *cluster) coreDNSZones(ctx context.Context) (zones, configMaps []string,
 }
 
 // mountedFiles returns the files of all ConfigMaps that the first container mounts, from
-// the root, and the names of the ConfigMaps. One that does not exist has none.
+// the root, and the names of the ConfigMaps. It skips optional ones that do not exist.
 func (c *cluster) mountedFiles(ctx context.Context, spec corev1.PodSpec) (files fstest.MapFS, names []string, err error) {
 	files = make(fstest.MapFS)
 	for _, m := range spec.Containers[0].VolumeMounts {
@@ -88,7 +89,10 @@ func (c *cluster) mountedFiles(ctx context.Context, spec corev1.PodSpec) (files 
 		}
 		of := spec.Volumes[i].ConfigMap
 		cm, err := c.client.CoreV1().ConfigMaps(coreDNSNamespace).Get(ctx, of.Name, metav1.GetOptions{})
-		if err != nil && (of.Optional == nil || !*of.Optional) {
+		if apierrors.IsNotFound(err) && of.Optional != nil && *of.Optional {
+			continue
+		}
+		if err != nil {
 			return nil, nil, err
 		}
 		names = append(names, of.Name)
@@ -112,8 +116,8 @@ func (c *cluster) anyState(ctx context.Context, pods []corev1.Pod) (s *state.Sta
 	return nil, err
 }
 
-// bypassed returns those of CoreDNS's zones whose names nodens looks up in its zone
-// ".", unless that zone has an upstream of the reverse zones, which is CoreDNS.
+// bypassed returns those of CoreDNS's zones whose names nodens looks up in its zone ".".
+// It returns none if that zone and the reverse zones share an upstream: this is CoreDNS.
 func bypassed(zones []string, s *state.State) []string {
 	own := make(map[string][]string) // addresses of upstreams by zone of nodens
 	for _, z := range s.Zones {

@@ -43,8 +43,8 @@ func TestStubDomains(t *testing.T) {
 		status             int
 	}{
 		{"none", corefile, "", cluster, "", 0},
-		{"in the Corefile", corefile + corp, "", cluster, "CoreDNS has corp.example. (ConfigMap coredns, coredns-custom), and nodens does not", 1},
-		{"in a second ConfigMap", corefile, corp, cluster, "CoreDNS has corp.example.", 1},
+		{"in the Corefile", corefile + corp, "", cluster, "CoreDNS has corp.example. (ConfigMap coredns), and nodens does not", 1},
+		{"in a second ConfigMap", corefile, corp, cluster, "CoreDNS has corp.example. (ConfigMap coredns, coredns-custom), and nodens does not", 1},
 		{"a subdomain of the cluster domain", corefile + strings.ReplaceAll(corp, "corp.example", "x.cluster.local"), "", cluster, "", 0},
 		{"nodens has the zone", corefile, corp, func(s *state.State) {
 			cluster(s)

@@ -100,7 +100,7 @@ func TestStubDomainsInNotes(t *testing.T) {
 	t.Setenv("HELM_DRIVER", "memory")
 	t.Setenv("HELM_MEMORY_DRIVER_DATA", writeFile(t, filepath.Join(t.TempDir(), "releases"), "[]"))
 	for corefile, want := range map[string]bool{
-		".:53 {\n    forward . /etc/resolv.conf\n}\n":                                               false,
+		".:53 {\n    forward . /etc/resolv.conf\n}\nimport custom/*.server\n":                       false,
 		".:53 {\n    forward . /etc/resolv.conf\n}\ncorp.example:53 {\n    forward . 10.1.2.3\n}\n": true,
 	} {
 		s := apiServer{groups: usedGroups, objects: map[string]any{
@@ -111,7 +111,7 @@ func TestStubDomainsInNotes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(out, "server blocks of its own:\n  corp.example:53\n"); got != want {
+		if got := strings.Contains(out, "server blocks of its own:\n  corp.example:53\n"); got != want || strings.Contains(out, "custom/") {
 			t.Errorf("with %q, the notes name its block: %t\n%s", corefile, got, out[strings.Index(out, "NOTES:"):])
 		}
 	}
