@@ -55,7 +55,7 @@ vuln: ## check for known vulnerabilities in code that is called (needs vuln.go.d
 	GO=$(GO) ./test/vuln.sh
 
 debootstrap: ## run the commands of README.md on a fresh Debian (as root)
-	./test/debootstrap.sh
+	GO=$(GO) ./test/debootstrap.sh
 
 vm: ## test the daemon, netsetup and bpf on Debian's 6.1 kernel in an emulated machine (as root)
 	GO=$(GO) ./test/vm/run.sh

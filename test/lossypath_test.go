@@ -18,8 +18,8 @@ import (
 // lossyLookups is how many lookups a client sends at once.
 const lossyLookups = 12
 
-// lossyTimeout limits a lookup, in seconds: the client gives up after it.
-const lossyTimeout = "3"
+// lossyTimeout is the time in seconds after which a client gives up, as by default.
+const lossyTimeout = "5"
 
 // lossyPath is a path to the upstream that loses some packets without a trace. The
 // answers need more than 512 bytes.

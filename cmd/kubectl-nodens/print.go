@@ -59,7 +59,7 @@ func table(w io.Writer, rows [][]string) error {
 	return t.Flush()
 }
 
-// count returns a number of things.
+// count returns n and the noun, in the plural unless n is 1.
 func count(n int, thing string) string {
 	if n != 1 {
 		thing += "s"

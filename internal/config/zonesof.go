@@ -2,10 +2,9 @@ package config
 
 import "slices"
 
-// ZonesOf returns the zones of the server blocks of a Corefile of CoreDNS, and those
-// that a forward with a FROM other than "." sends elsewhere: each once, fully qualified,
-// lower case, in the order of the file. It does not check directives. Zones that are not
-// plain DNS are left out.
+// ZonesOf returns the zones of the server blocks of CoreDNS's Corefile and the FROM of each
+// forward: each once, fully qualified, lower case, in the order of the file. It does not
+// check directives. It leaves out zones of other transports than plain DNS.
 func ZonesOf(name, text string, src Source) ([]string, error) {
 	e := expander{Source: src, snippets: make(map[string][]token), files: []string{name}}
 	if err := e.expandText(name, text, 0); err != nil {

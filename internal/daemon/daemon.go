@@ -140,7 +140,7 @@ func newDaemon(ctx context.Context, b base, files *corefiles, cfg source) (*daem
 // to this process last, and away from it first.
 func (d *daemon) steps(cfg source) []step {
 	return []step{
-		{"look for programs that are pinned", d.checkPins(cfg), nil},
+		{"look for pinned programs", d.checkPins(cfg), nil},
 		{"write the query log", d.lines.start, d.lines.stop},
 		{"guard memory", d.memory.up, d.memory.down},
 		{"set up addresses", d.host.ensureAddresses, d.host.removeAddresses},
@@ -159,7 +159,8 @@ func (d *daemon) steps(cfg source) []step {
 	}
 }
 
-// checkPins fails if redirection is off, but an earlier process's is pinned out of reach.
+// checkPins fails if redirection is off and this process cannot remove the programs that an
+// earlier one pinned.
 func (d *daemon) checkPins(cfg source) func(context.Context) error {
 	if planRedirect(d.opts, cfg).Wanted() {
 		return nil

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// lateListener waits in Accept until it can listen: another process has the address.
+// lateListener is a listener whose Accept waits until no other process has the address.
 type lateListener struct {
 	listen func() (net.Listener, error)
 	retry  time.Duration // between two attempts
-	opened func()        // called after the first one that succeeds
+	opened func()        // called once, when listen succeeds; mu is held
 
 	mu     sync.Mutex // guards ln
 	ln     net.Listener

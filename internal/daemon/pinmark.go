@@ -29,7 +29,7 @@ func newPinMark(b base) pinMark {
 	return m
 }
 
-// set makes or removes the file. It does not remove it if it cannot see the pins.
+// set makes the file, or removes it. A process that cannot see pins does not remove it.
 func (m pinMark) set(pinned bool) {
 	if m.path == "" || !pinned && !m.visible() {
 		return

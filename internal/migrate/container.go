@@ -128,8 +128,8 @@ func (c *container) expanded() []string {
 	return args
 }
 
-// literal returns s, of a Corefile, with the variables that have a value in the
-// manifest; it is "" if s has others, which only the node knows.
+// literal replaces the variables in s, a text of a Corefile, whose values the manifest has.
+// It returns "" if other variables remain: only the node knows them.
 func (c *container) literal(s string) string {
 	for _, e := range list(c.Node, "env") {
 		if child(e, "valueFrom") == nil {

@@ -39,8 +39,8 @@ type Config struct {
 	// unknown.
 	Queries func() uint64
 
-	// Pinned is called with true when programs have been attached and pinned, and with
-	// false when none of any process are.
+	// Pinned is called with true when this process has attached and pinned programs, and
+	// with false when no process has any pinned.
 	Pinned func(bool)
 
 	// Answered is called for each answer of a target while sockets are

@@ -43,7 +43,7 @@ func (heartbeat) Exchange(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
 // Prober queries an address that serves HeartbeatZone. It uses its open sockets in
 // turn, so that it reaches all workers. After a query without a reply it stays at
 // that socket: if one worker hangs, all further probes fail. It is not safe for
-// concurrent use. It wakes few threads, because an idle process probes, too.
+// concurrent use. An idle process probes too, so a probe wakes few threads.
 type Prober struct {
 	conns []probeConn
 	next  int
@@ -106,7 +106,7 @@ func (p *Prober) Ask(wait time.Duration) error {
 	if err := c.discardLate(p.reply[:]); err != nil {
 		return err
 	}
-	if err := c.SetReadDeadline(time.Time{}); err != nil { // of interrupt
+	if err := c.SetReadDeadline(time.Time{}); err != nil { // clears that of interrupt
 		return err
 	}
 	p.late.Reset(wait)
@@ -139,8 +139,8 @@ func (c probeConn) discardLate(buf []byte) error {
 	})
 }
 
-// send sends a datagram. The system calls of send and receive do not block: those that
-// the runtime knows of wake its monitor thread.
+// send sends a datagram. send and receive use raw system calls: they do not block, and
+// calls that the runtime tracks wake its monitor thread.
 func (c probeConn) send(b []byte) error {
 	var errno syscall.Errno
 	err := c.raw.Control(func(fd uintptr) {

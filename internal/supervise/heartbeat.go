@@ -112,7 +112,7 @@ func (h *Heartbeat) Send(r Report) error {
 		return fmt.Errorf("send heartbeat: %w", cerr)
 	}
 	cerr = conn.Write(func(fd uintptr) bool {
-		// It does not block. A system call that the runtime knows of wakes its monitor.
+		// A raw call: it does not block, and calls that the runtime tracks wake its monitor.
 		if _, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&h.text[0])), uintptr(len(h.text)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0); errno != 0 {
 			err = errno
 		}

@@ -100,7 +100,7 @@ func (w *worker) receive(into chan<- message) {
 	buf := make([]byte, maxReport)
 	_ = raw.Read(func(fd uintptr) bool {
 		for {
-			// It does not block. A system call that the runtime knows of wakes its monitor.
+			// A raw call: it does not block, and calls that the runtime tracks wake its monitor.
 			n, _, errno := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&buf[0])), maxReport)
 			switch {
 			case errno == unix.EINTR:

@@ -24,7 +24,7 @@ type Timer struct {
 	file *os.File // timerfd
 	raw  syscall.RawConn
 
-	spare *time.Timer // if file is nil: the kernel refused
+	spare *time.Timer // used if file is nil: the kernel refused a timerfd
 	sets  int         // calls of set; -1 after Stop
 }
 
@@ -75,7 +75,7 @@ func (t *Timer) run() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		var count uint64
-		// It does not block. A system call that the runtime knows of wakes its monitor.
+		// A raw call: it does not block, and calls that the runtime tracks wake its monitor.
 		if n, _, _ := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&count)), 8); n == 8 {
 			t.send()
 		}
@@ -112,7 +112,7 @@ func (t *Timer) Align(interval time.Duration) {
 	t.set(next(interval), interval, unix.TFD_TIMER_ABSTIME)
 }
 
-// Halt ends what Reset or Align began.
+// Halt stops the timer. Reset and Align start it again.
 func (t *Timer) Halt() { t.set(0, 0, 0) }
 
 // Until returns the time until the next multiple of interval on the monotonic clock: more
@@ -170,7 +170,7 @@ func (t *Timer) setSpare(first, interval time.Duration, flags uintptr) {
 	t.spare = time.AfterFunc(first, func() { t.expireSpare(set, interval) })
 }
 
-// Stop frees the timer and closes C.
+// Stop frees the timer and closes C. The timer cannot be used afterwards.
 func (t *Timer) Stop() {
 	if t.file != nil {
 		_ = t.file.Close() // ends run

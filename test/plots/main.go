@@ -44,7 +44,7 @@ func run(args []string) error {
 	}
 	for name, c := range map[string]chart{
 		"cpu.svg":    {"CPU per cache hit", "one core, loopback; shorter is better", " µs", 1, cpu},
-		"outage.svg": {"Cached names that fail while the upstream is dead", "64 MiB of memory, 1,000 hits/s and 2,000 misses/s; shorter is better", " %", 0, failed},
+		"outage.svg": {"Cached names that fail while the upstream is dead", "64 MiB of memory, 1,000 hits/s and 1,000 misses/s; shorter is better", " %", 0, failed},
 	} {
 		if err := os.WriteFile(args[2]+"/"+name, []byte(c.svg()), 0o644); err != nil {
 			return err

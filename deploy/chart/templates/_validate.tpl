@@ -117,7 +117,7 @@
 {{- end }}
 
 {{- /* Programs that nodens pinned on the nodes outlive it. The tier minimal does not
-see them, and pods would query old fallbacks. Helm finds no object in a template: there
+see them, and pods would query old fallbacks. helm template looks up no objects: then
 the pod refuses to start, because of a mark beside the cache snapshot. */ -}}
 {{- define "nodens.checkPins" -}}
 {{- if eq (include "nodens.tier" .) "minimal" }}
