@@ -458,10 +458,9 @@ func TestFlagMetricsListenAddress(t *testing.T) {
 		other := n.Listen(t, "tcp", "0.0.0.0:9353") // without SO_REUSEPORT
 		d := n.start(t, local()...)
 		n.answers(t, localAddr, outside, outsideDNS)
-		d.Err.WaitFor(t, 0, `listen on 0.0.0.0:9353: .*:9353 is held by `)
+		d.Err.WaitFor(t, 0, `address=0.0.0.0:9353 .*:9353 is held by `)
 		must(t, other.Close())
-		d.Signal(t, syscall.SIGHUP)
-		d.Err.WaitFor(t, 0, `msg=reloaded`)
+		d.Err.WaitFor(t, 0, `msg="an address is available now" address=0.0.0.0:9353`)
 		serves(t, n, lab.NodeIP+":9353")
 	})
 	t.Run("in use, and in the prometheus directive", func(t *testing.T) {
