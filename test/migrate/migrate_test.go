@@ -86,7 +86,7 @@ func TestFirstRollOut(t *testing.T) {
 
 	old := nodeCache(t, n, oldCorefile)
 	asBefore := command(t, n, bin, oldArgs, corefile).Start(t)
-	asBefore.Err.WaitFor(t, 0, `no endpoints on an address that is not available.*:9353: `)
+	asBefore.Err.WaitFor(t, 0, `an address is not available.*:9353 `)
 	asBefore.Out.WaitFor(t, 0, ` listens on `)
 	asBefore.Signal(t, syscall.SIGTERM)
 	asBefore.Wait(t)
