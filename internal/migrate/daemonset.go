@@ -69,8 +69,9 @@ func (m *migration) image(o *object, c *container) bool {
 	return true
 }
 
-// setupMetrics adds 1 to the port of -metrics-listen-address: node-cache listens on
-// its port without SO_REUSEPORT, and nodens starts beside node-cache.
+// setupMetrics adds 2 to the port of -metrics-listen-address, and 2 more for a further
+// nodens on the node: node-cache listens on its port without SO_REUSEPORT, and nodens
+// starts beside node-cache. The ports between are those of the status addresses.
 func (m *migration) setupMetrics(o *object, c *container) {
 	const name = "metrics-listen-address"
 	old, given := c.flag(name)
@@ -82,7 +83,7 @@ func (m *migration) setupMetrics(o *object, c *container) {
 	if err != nil || nerr != nil {
 		return // 0: off
 	}
-	moved := net.JoinHostPort(host, strconv.FormatUint(n+1+uint64(c.rank), 10))
+	moved := net.JoinHostPort(host, strconv.FormatUint(n+2+2*uint64(c.rank), 10))
 	c.setFlag(name, moved)
 	m.changed("%s: -%s becomes %s: node-cache does not share its port %s, and the new pod starts beside it", o, name, moved, port)
 }
@@ -93,7 +94,7 @@ func (m *migration) statusAddress(o *object, c *container) {
 	if _, given := c.flag(name); given || c.rank == 0 {
 		return
 	}
-	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(9354+c.rank))
+	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(9354+2*c.rank))
 	c.setFlag(name, addr)
 	m.changed("%s: -%s becomes %s: an earlier DaemonSet may run on the same node and has the default", o, name, addr)
 }

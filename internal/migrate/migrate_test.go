@@ -166,7 +166,7 @@ func TestPodDetails(t *testing.T) {
 		what      string
 		got, want []string
 	}{
-		{"arguments", texts(c, "args"), []string{"-localip", "169.254.20.10", "-pidfile=/run/dns/pid", "-metrics-listen-address=0.0.0.0:9354"}},
+		{"arguments", texts(c, "args"), []string{"-localip", "169.254.20.10", "-pidfile=/run/dns/pid", "-metrics-listen-address=0.0.0.0:9355"}},
 		{"capabilities", texts(c, "securityContext", "capabilities", "add"), []string{"NET_ADMIN", "NET_BIND_SERVICE", "BPF", "PERFMON", "NET_RAW"}},
 		{"mounts", mapped(list(c, "volumeMounts"), "mountPath"), []string{"/run/dns", "/sys/fs/bpf", "/host/cgroup"}},
 		{"volumes", mapped(list(pod, "volumes"), "name"), []string{"lock", "run", "bpf", "cgroup"}}, // another container has the lock
@@ -197,9 +197,9 @@ func mapped(nodes []*yaml.Node, key string) []string {
 // TestSetupMetrics changes the port that node-cache does not share.
 func TestSetupMetrics(t *testing.T) {
 	for args, want := range map[string][]string{
-		"[]": {"-metrics-listen-address=0.0.0.0:9354"},
-		"[-metrics-listen-address, '127.0.0.1:9000']": {"-metrics-listen-address", "127.0.0.1:9001"},
-		"[--metrics-listen-address=:9000, -x]":        {"-metrics-listen-address=:9001", "-x"},
+		"[]": {"-metrics-listen-address=0.0.0.0:9355"},
+		"[-metrics-listen-address, '127.0.0.1:9000']": {"-metrics-listen-address", "127.0.0.1:9002"},
+		"[--metrics-listen-address=:9000, -x]":        {"-metrics-listen-address=:9002", "-x"},
 		"[-metrics-listen-address=0]":                 {"-metrics-listen-address=0"},
 	} {
 		c, _, _, _ := run(t, Config{}, manifest("        args: "+args+"\n", "", plainCorefile))
