@@ -43,10 +43,14 @@ echo "\$ $try"
 $try +noall +answer | tee /tmp/answer
 grep -q 'IN.*A' /tmp/answer || fail "no answer"
 [ "$(dig @169.254.20.10 +short example.org)" = 192.0.2.1 ] || fail "no answer from the host's resolver"
-for command in 'nodens status' 'nodens doctor' 'nodens top -once' 'nodens help check'; do
+for command in 'nodens status' 'nodens top -once' 'nodens help check'; do
 	echo "\$ $command"
 	$command >/tmp/printed 2>&1 || { cat /tmp/printed; fail "$command fails"; }
 done
+echo '$ nodens doctor'
+nodens doctor >/tmp/printed 2>&1 || [ $? = 2 ] || fail "nodens doctor fails" # 2: there is no pod to examine
+cat /tmp/printed
+grep -qx 'no problem found' /tmp/printed || fail "nodens doctor finds a problem"
 kill -INT "$(pidof nodens)"
 wait || true
 if ip address | grep 169.254.20.10; then fail "the address is left"; fi
