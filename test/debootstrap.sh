@@ -29,6 +29,7 @@ if [ ! -e "$cache" ]; then
 	mv "$work/debian.tar" "$cache"
 fi
 
+"$GO" build -o "$work/nodens" ./cmd/nodens # fills Go's caches
 mkdir -p "$root"
 tar -C "$root" -xf "$cache"
 mkdir -p "$root/src" "$root/usr/local/go" "$root/gomod" "$root/gocache" "$root/host"
