@@ -120,26 +120,14 @@ func (d *daemon) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// workerEnd returns a channel that is closed when the worker has ended. The
-// supervisor, not the test, waits for the process.
-func (d *daemon) workerEnd(t *testing.T) <-chan struct{} {
+// openWorker returns a pidfd of the worker, which is readable once the worker has ended.
+func (d *daemon) openWorker(t *testing.T) int {
 	t.Helper()
 	fd, err := unix.PidfdOpen(d.worker(t), 0)
 	if err != nil {
 		t.Fatalf("open worker: %v", err)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer unix.Close(fd)
-		for {
-			_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
-			if err != unix.EINTR {
-				return
-			}
-		}
-	}()
-	return ended
+	return fd
 }
 
 // memoryOf returns the resident memory of a process in KiB, and the anonymous part.
