@@ -1,16 +1,13 @@
 package fastpath
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -214,19 +211,7 @@ func (c *contestant) measure(t *testing.T, mix, window, generators int) figures 
 func (c *contestant) cpuTime(t *testing.T) (sum time.Duration) {
 	t.Helper()
 	for _, pid := range c.pids {
-		files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-		check(t, err)
-		for _, name := range files {
-			text, err := os.ReadFile(name)
-			if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-				continue // a thread that has ended
-			}
-			check(t, err)
-			first, _, _ := bytes.Cut(text, []byte(" "))
-			ns, err := strconv.ParseInt(string(first), 10, 64)
-			check(t, err)
-			sum += time.Duration(ns)
-		}
+		sum += lab.RunTime(t, pid)
 	}
 	return sum
 }
