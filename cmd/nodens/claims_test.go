@@ -126,7 +126,10 @@ var claims = []claim{
 	{`an emptyDir volume at (\S+) for the PID file, .*`, func(_, out object, m []string) bool {
 		return strings.Contains(fmt.Sprint(out.cache()["volumeMounts"]), "mountPath:"+m[1])
 	}},
-	{`updateStrategy starts the new pod beside the old one \(maxSurge 1, maxUnavailable 0\); .*`, func(_, out object, _ []string) bool { return surges(out) }},
+	{`apiVersion (\S+) becomes (\S+), .*`, func(in, out object, m []string) bool { return in["apiVersion"] == m[1] && out["apiVersion"] == m[2] }},
+	{`updateStrategy starts the new pod beside the old one \(maxSurge 1, maxUnavailable 0\)(; both share the ports)?`, func(_, out object, m []string) bool {
+		return surges(out) && (m[1] != "") == (out.pod()["hostNetwork"] == true)
+	}},
 	{`terminationGracePeriodSeconds (\S+) becomes (\d+): .*`, func(in, out object, m []string) bool {
 		const key = "terminationGracePeriodSeconds"
 		return fmt.Sprint(in.pod()[key]) == m[1] && fmt.Sprint(out.pod()[key]) == m[2]
@@ -136,6 +139,9 @@ var claims = []claim{
 	{`readinessProbe gets /ready on port (\d+): .*`, func(_, out object, m []string) bool {
 		get, _ := out.cache().at("readinessProbe", "httpGet").(object)
 		host := fmt.Sprint(get["host"])
+		if out.pod()["hostNetwork"] != true && get["host"] != nil {
+			return false // the kubelet cannot reach it
+		}
 		return get["path"] == "/ready" && fmt.Sprint(get["port"]) == m[1] && host != "0.0.0.0" && !strings.Contains(host, "{")
 	}},
 	{`host (\S+) is removed from (\S+): .*`, func(in, out object, m []string) bool {
@@ -172,7 +178,9 @@ var claims = []claim{
 		})
 	}},
 	{`(livenessProbe)`, func(in, out object, m []string) bool { return reflect.DeepEqual(in.cache()[m[1]], out.cache()[m[1]]) }},
-	{`nodens accepts the Corefile, .*`, func(_, out object, _ []string) bool { return out["data"] != nil }},
+	{`nodens accepts the Corefile(, and replaces its placeholders as node-cache does)?`, func(_, out object, m []string) bool {
+		return (m[1] != "") == strings.Contains(fmt.Sprint(out["data"]), "__PILLAR__")
+	}},
 	{`name, labels, selector, service account, tolerations, resources, metrics port and the mounted ConfigMaps`, func(in, out object, _ []string) bool {
 		for _, path := range [][]string{{"metadata", "name"}, {"metadata", "labels"}, {"spec", "selector"}, {"spec", "template", "metadata", "labels"}} {
 			if !reflect.DeepEqual(in.at(path...), out.at(path...)) {

@@ -66,7 +66,11 @@ func (m corefile) migrate() (ready string) {
 	if (added || redirected) && scalar(holder.Node, "immutable") == "true" {
 		m.lookAt("%s: it is immutable, so Kubernetes refuses the change; give it a new name, here and in the volume of the %s", holder, m.o)
 	}
-	m.same("%s: nodens accepts the Corefile, and replaces its placeholders as node-cache does", holder)
+	placeholders := ""
+	if base && strings.Contains(n.Value, "__PILLAR__") {
+		placeholders = ", and replaces its placeholders as node-cache does"
+	}
+	m.same("%s: nodens accepts the Corefile%s", holder, placeholders)
 	return ready
 }
 
@@ -114,7 +118,8 @@ func importHint(line string) string {
 }
 
 // withReady adds a ready directive before the health directive, with its host, or
-// else in the first block. It returns the address.
+// else in the first block. It returns the address. Without hostNetwork it has no host:
+// the kubelet reaches only the pod's own address.
 func withReady(text string, c *container) (out, ready string, added bool) {
 	lines := strings.SplitAfter(text, "\n")
 	for _, l := range lines {
@@ -131,10 +136,8 @@ func withReady(text string, c *container) (out, ready string, added bool) {
 			at, indent = i, l[:len(l)-len(strings.TrimLeft(l, " \t"))]
 		case at < 0 && len(f) > 1 && f[len(f)-1] == "{" && !strings.HasPrefix(f[0], "("):
 			at = i + 1
-			if c.hostNetwork() { // otherwise the local IP is on no interface
-				local, _ := c.flag("localip")
-				host, _, _ = strings.Cut(local, ",")
-			}
+			local, _ := c.flag("localip")
+			host, _, _ = strings.Cut(local, ",")
 		}
 		if len(f) > 0 && f[0] == "health" {
 			break
@@ -142,6 +145,9 @@ func withReady(text string, c *container) (out, ready string, added bool) {
 	}
 	if at < 0 {
 		return text, "", false
+	}
+	if !c.hostNetwork() {
+		host = ""
 	}
 	ready = net.JoinHostPort(host, strconv.Itoa(readyPort+c.rank))
 	lines = slices.Insert(lines, at, indent+"ready "+ready+"\n")
@@ -249,7 +255,7 @@ func (m *migration) probes(o *object, c *container, ready string) {
 		return
 	}
 	get := pairs("path", "/ready", "port", number(port))
-	if h := scalar(c.Node, "livenessProbe", "httpGet", "host"); h != "" {
+	if h := scalar(c.Node, "livenessProbe", "httpGet", "host"); h != "" && c.hostNetwork() {
 		host = h
 	}
 	if host = c.literal(host); !unspecified(host) {

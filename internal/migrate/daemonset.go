@@ -14,6 +14,7 @@ import (
 // daemonSet migrates one container and the DaemonSet around it.
 func (m *migration) daemonSet(o *object, c *container) {
 	o.doc.edited = true
+	m.apiVersion(o)
 	args, liveness := slices.Clone(c.args), clone(child(c.Node, "livenessProbe"))
 	other := m.image(o, c)
 	m.command(o, c)
@@ -32,7 +33,7 @@ func (m *migration) daemonSet(o *object, c *container) {
 	m.redirect(o, c)
 	m.lock(o, c)
 	m.pidfile(o, c)
-	m.strategy(o)
+	m.strategy(o, c)
 	m.grace(o, c)
 	m.memory(o, c)
 	m.stays(o, c, args, liveness)
@@ -298,15 +299,26 @@ func surges(o *object) bool {
 	return scalar(o.Node, "spec", "updateStrategy", "type") != "OnDelete"
 }
 
+// apiVersion sets the version that Kubernetes still serves, and that has maxSurge.
+func (m *migration) apiVersion(o *object) {
+	if old := scalar(o.Node, "apiVersion"); set(o.Node, "apiVersion", "apps/v1") {
+		m.changed("%s: apiVersion %s becomes apps/v1, the only one since Kubernetes 1.16", o, old)
+	}
+}
+
 // strategy makes an update start the new pod beside the old one.
-func (m *migration) strategy(o *object) {
+func (m *migration) strategy(o *object, c *container) {
 	spec := find(o.Node, "spec")
 	if !surges(o) {
 		m.lookAt("%s: updateStrategy OnDelete stays: a pod that you delete is replaced after it has ended", o)
 		return
 	}
 	if set(spec, "updateStrategy", pairs("type", "RollingUpdate", "rollingUpdate", pairs("maxSurge", 1, "maxUnavailable", 0))) {
-		m.changed("%s: updateStrategy starts the new pod beside the old one (maxSurge 1, maxUnavailable 0); both share the ports, and no lookup is lost", o)
+		share := ""
+		if c.hostNetwork() {
+			share = "; both share the ports"
+		}
+		m.changed("%s: updateStrategy starts the new pod beside the old one (maxSurge 1, maxUnavailable 0)%s", o, share)
 	}
 }
 
