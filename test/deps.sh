@@ -11,6 +11,7 @@ need buildah buildah
 need catatonit catatonit
 need chromium chromium
 need clang-14 clang-14
+[ -x /usr/lib/cni/portmap ] || missing="$missing containernetworking-plugins"
 need curl curl
 need dig bind9-dnsutils
 need dnsmasq dnsmasq-base
