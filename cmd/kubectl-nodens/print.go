@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/top"
 )
 
@@ -36,14 +36,14 @@ func (f format) data() bool { return f == "json" || f == "yaml" }
 
 // print writes v as JSON or YAML.
 func (f format) print(w io.Writer, v any) error {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if f == "yaml" && err == nil {
-		text, err = yaml.JSONToYAML(text)
+	if f == "json" {
+		return cmdline.WriteJSON(w, v)
 	}
+	text, err := yaml.Marshal(v)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(w, strings.TrimSuffix(string(text), "\n"))
+	_, err = w.Write(text)
 	return err
 }
 

@@ -128,10 +128,10 @@ func checkRollout(d *appsv1.DaemonSet, add func(level, format string, a ...any))
 		add("warning", "maxSurge is 0: a node has no nodens between its old pod and the new one; set maxSurge 1 and maxUnavailable 0")
 	}
 	if u, want := d.Status.UpdatedNumberScheduled, d.Status.DesiredNumberScheduled; u < want {
-		add("warning", "a rollout is in progress: %d of %d nodes have the current pod", u, want)
+		add("warning", "a rollout is in progress: the pod is current on %d of %d nodes", u, want)
 	}
 	if n := d.Status.NumberUnavailable; n > 0 {
-		add("warning", "%d nodes have no ready pod; repair them first", n)
+		add("warning", "nodes without a ready pod: %d; repair them first", n)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/urfave/cli/v3"
 
@@ -14,9 +15,10 @@ import (
 const checkHelp = `usage: nodens check [-o text|json] [the daemon's flags] [FILE]
 
 Validates a Corefile and prints its settings, with the defaults. Files, interfaces
-and addresses that it names are checked when the daemon starts. Without FILE, check
-reads the Corefile that a daemon with these flags reads, replaces its placeholders,
-and checks that the limits fit the memory limit of its own cgroup.
+and addresses that it names are checked when the daemon starts. FILE - is standard
+input. Without FILE, check reads the Corefile that a daemon with these flags reads,
+replaces its placeholders, and checks that the limits fit the memory limit of its own
+cgroup.
 
   -o FORMAT      text or json (default text)
 
@@ -41,6 +43,13 @@ func checkCommand(e env) *cli.Command {
 				return e.Unexpected(c, c.Args().Get(1))
 			case c.NArg() == 1:
 				f.Corefile, f.BaseCorefile = c.Args().First(), ""
+				if f.Corefile == "-" {
+					text, err := io.ReadAll(e.stdin)
+					if err != nil {
+						return err
+					}
+					f.Corefile, f.CorefileText = "standard input", text
+				}
 			case !cmdline.Given(c, own):
 				return e.WrongUsage("usage: nodens check FILE, or nodens check with the daemon's flags")
 			}

@@ -26,8 +26,11 @@ func lookupCommand(e env) *cli.Command {
 		if text := c.Args().Get(1); text != "" {
 			qtype = dns.StringToType[strings.ToUpper(text)]
 		}
-		if c.NArg() < 1 || c.NArg() > 3 || qtype == dns.TypeNone {
+		if c.NArg() < 1 || c.NArg() > 3 {
 			return e.WrongUsage("%s", lookupHelp)
+		}
+		if qtype == dns.TypeNone {
+			return e.WrongUsage("unknown type %q: want a name such as AAAA; the server comes after the type", c.Args().Get(1))
 		}
 		server := c.Args().Get(2)
 		if server == "" {

@@ -11,6 +11,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf16"
 
 	"github.com/urfave/cli/v3"
 
@@ -195,9 +197,25 @@ func Given(c *cli.Command, own *flag.FlagSet) bool {
 	return slices.ContainsFunc(c.LocalFlagNames(), func(name string) bool { return own.Lookup(name) == nil })
 }
 
-// WriteJSON writes v, indented.
+// WriteJSON writes v, indented. Text in it may come from the network, so it escapes each
+// character that could control a terminal.
 func WriteJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, r := range string(text) {
+		switch {
+		case r == '\n' || unicode.IsPrint(r): // MarshalIndent escapes the other ASCII
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, "\\u%04x\\u%04x", high, low)
+		default:
+			fmt.Fprintf(&b, "\\u%04x", r)
+		}
+	}
+	_, err = io.WriteString(w, b.String()+"\n")
+	return err
 }

@@ -73,6 +73,9 @@ func (c *corefiles) parse(src config.Source) (*config.Config, error) {
 	if c.opts.Sample {
 		return c.render(src, "default.corefile", defaultCorefile, config.KubeDNS{})
 	}
+	if c.opts.CorefileText != nil {
+		return c.parseText(c.opts.Corefile, string(c.opts.CorefileText), src)
+	}
 	base, err := src.ReadFile(c.opts.BaseCorefile)
 	if err == nil {
 		return c.parseBase(src, string(base))

@@ -15,6 +15,7 @@ import (
 type Options struct {
 	Corefile        string // file
 	BaseCorefile    string // file with placeholders; used in place of Corefile if it exists
+	CorefileText    []byte // unless nil, the text of Corefile, which is then only a name
 	Sample          bool   // run the embedded Corefile
 	KubeDNS         string // directory of the mounted kube-dns ConfigMap; empty: none
 	UpstreamService string // Service that answers for ClusterDomain; its IP is in the environment

@@ -2,13 +2,13 @@ package top
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"io"
 	"slices"
 	"strings"
 
+	"github.com/nodens-dns/nodens/internal/cmdline"
 	"github.com/nodens-dns/nodens/internal/state"
 )
 
@@ -49,7 +49,5 @@ func (o Options) Run(ctx context.Context, out io.Writer, source Source) error {
 	if !o.JSON {
 		return Print(out, s, o.Window, printedRows)
 	}
-	enc := json.NewEncoder(out)
-	enc.SetIndent("", "  ")
-	return enc.Encode(s)
+	return cmdline.WriteJSON(out, s)
 }
