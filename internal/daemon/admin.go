@@ -30,7 +30,8 @@ type endpoint struct {
 }
 
 // adminServers serve /health, /ready and /metrics. An address that is also in the
-// next configuration keeps its socket. Its methods belong to one goroutine.
+// next configuration keeps its socket, unless others need its port. Its methods belong to
+// one goroutine.
 type adminServers struct {
 	log    *slog.Logger
 	retry  time.Duration // for an optional address that is not available
@@ -39,6 +40,7 @@ type adminServers struct {
 
 type adminServer struct {
 	ln   net.Listener
+	sole bool // no other socket may have the port
 	http *http.Server
 	mux  atomic.Pointer[http.ServeMux]
 	done chan struct{} // closed when serving has ended
@@ -53,23 +55,42 @@ func newAdminServers(log *slog.Logger) *adminServers {
 func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commit, abort func(), err error) {
 	muxes := muxesOf(endpoints)
 	opened := make(map[string]*adminServer)
+	restore := a.closeSole(ctx, endpoints)
 	abort = func() {
 		for _, s := range opened {
 			_ = s.ln.Close()
 		}
+		restore()
 	}
 	for addr := range muxes {
 		if a.byAddr[addr] != nil {
 			continue
 		}
-		ln, err := a.listen(ctx, addr, endpoints)
+		s, err := a.open(ctx, addr, endpoints)
 		if err != nil {
 			abort()
 			return nil, nil, err
 		}
-		opened[addr] = newAdminServer(ctx, ln)
+		opened[addr] = s
 	}
 	return func() { a.commit(muxes, opened) }, abort, nil
+}
+
+// closeSole closes the servers whose port the next endpoints need, too. restore opens them
+// again.
+func (a *adminServers) closeSole(ctx context.Context, next []endpoint) (restore func()) {
+	closed := make(map[string]*http.ServeMux)
+	for addr, s := range a.byAddr {
+		if s.sole && (!allOptional(next, addr) || hasPortTwice(next, addr)) {
+			closed[addr] = s.mux.Load()
+			a.end(addr)
+		}
+	}
+	return func() {
+		for addr, mux := range closed {
+			a.serve(addr, a.openOptional(ctx, addr, true), mux)
+		}
+	}
 }
 
 // allOptional reports whether all endpoints at addr are optional.
@@ -104,22 +125,18 @@ const (
 	adminRead        = 5 * time.Second  // for a client to send its request
 )
 
-// listen opens addr, of some of the endpoints, with SO_REUSEPORT: in a surge upgrade, the
-// old and the new process share the port. An optional address opens once no other process
-// has it.
-func (a *adminServers) listen(ctx context.Context, addr string, endpoints []endpoint) (net.Listener, error) {
-	lc := net.ListenConfig{Control: server.SharePort(nil)}
+// open opens addr, of some of the endpoints, with SO_REUSEPORT: in a surge upgrade, the
+// old and the new process share the port.
+func (a *adminServers) open(ctx context.Context, addr string, endpoints []endpoint) (*adminServer, error) {
 	if allOptional(endpoints, addr) {
-		if !hasPortTwice(endpoints, addr) {
-			lc.Control = nil
-		}
-		return netutil.LimitListener(a.listenLater(ctx, lc, addr), maxOptionalConns), nil
+		return a.openOptional(ctx, addr, !hasPortTwice(endpoints, addr)), nil
 	}
+	lc := net.ListenConfig{Control: server.SharePort(nil)}
 	ln, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, explainListen(fmt.Errorf("listen on %s: %w", addr, err), addr)
 	}
-	return ln, nil
+	return newAdminServer(ctx, ln, false), nil
 }
 
 // hasPortTwice reports whether an endpoint has the port of addr at another address, as in
@@ -132,21 +149,25 @@ func hasPortTwice(endpoints []endpoint, addr string) bool {
 	})
 }
 
-// listenLater tries to open addr, and logs if it has to wait.
-func (a *adminServers) listenLater(ctx context.Context, lc net.ListenConfig, addr string) net.Listener {
-	ctx = context.WithoutCancel(ctx)
+// openOptional opens addr, or logs that it is not available. Then the server opens it
+// later. sole: without SO_REUSEPORT.
+func (a *adminServers) openOptional(ctx context.Context, addr string, sole bool) *adminServer {
+	lc, ctx := net.ListenConfig{}, context.WithoutCancel(ctx)
+	if !sole {
+		lc.Control = server.SharePort(nil)
+	}
 	l := &lateListener{retry: a.retry, opened: func() {}, closed: make(chan struct{})}
 	l.listen = func() (net.Listener, error) { return lc.Listen(ctx, "tcp", addr) }
 	if _, err := l.open(); err != nil {
 		a.log.Warn("an address is not available: nodens serves DNS, and tries again at intervals", "address", addr, "interval", a.retry, "error", explainListen(err, addr))
 		l.opened = func() { a.log.Info("an address is available now", "address", addr) }
 	}
-	return l
+	return newAdminServer(ctx, netutil.LimitListener(l, maxOptionalConns), sole)
 }
 
 // newAdminServer serves nothing yet.
-func newAdminServer(ctx context.Context, ln net.Listener) *adminServer {
-	s := &adminServer{ln: ln, done: make(chan struct{})}
+func newAdminServer(ctx context.Context, ln net.Listener, sole bool) *adminServer {
+	s := &adminServer{ln: ln, sole: sole, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // of all requests
 	s.http = &http.Server{
 		BaseContext: func(net.Listener) context.Context { return ctx },
@@ -179,24 +200,35 @@ func explainListen(err error, addr string) error {
 
 func (a *adminServers) commit(muxes map[string]*http.ServeMux, opened map[string]*adminServer) {
 	for addr, s := range opened {
-		s.mux.Store(muxes[addr])
-		a.byAddr[addr] = s
-		go func() {
-			defer close(s.done)
-			if err := s.http.Serve(s.ln); !errors.Is(err, http.ErrServerClosed) {
-				a.log.Error("HTTP server failed", "address", addr, "error", err)
-			}
-		}()
+		a.serve(addr, s, muxes[addr])
 	}
 	for addr, s := range a.byAddr {
 		if mux, ok := muxes[addr]; ok {
 			s.mux.Store(mux)
 			continue
 		}
-		delete(a.byAddr, addr)
-		_ = s.http.Close()
-		<-s.done
+		a.end(addr)
 	}
+}
+
+// serve serves mux at addr.
+func (a *adminServers) serve(addr string, s *adminServer, mux *http.ServeMux) {
+	s.mux.Store(mux)
+	a.byAddr[addr] = s
+	go func() {
+		defer close(s.done)
+		if err := s.http.Serve(s.ln); !errors.Is(err, http.ErrServerClosed) {
+			a.log.Error("HTTP server failed", "address", addr, "error", err)
+		}
+	}()
+}
+
+// end closes the server at addr.
+func (a *adminServers) end(addr string) {
+	s := a.byAddr[addr]
+	delete(a.byAddr, addr)
+	_ = s.http.Close()
+	<-s.done
 }
 
 // close ends all servers. Requests in flight may finish until ctx is done.

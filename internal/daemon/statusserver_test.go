@@ -255,6 +255,55 @@ func TestOptionalAddressesShareAPort(t *testing.T) {
 	commit()
 }
 
+// A reload may put a required endpoint on the port of the status address. If it fails
+// afterwards, the status address is served as before.
+func TestReloadTakesPortOfStatusAddress(t *testing.T) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	a := newAdminServers(slog.New(slog.DiscardHandler))
+	defer func() { _ = a.close(t.Context()) }()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	apply := func(endpoints []endpoint, use bool) {
+		t.Helper()
+		commit, abort, err := a.prepare(t.Context(), endpoints)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case use:
+			commit()
+		default:
+			abort()
+		}
+		for addr := range a.byAddr {
+			answer, err := client.Get("http://" + addr + "/")
+			if err != nil || answer.StatusCode != http.StatusTeapot {
+				t.Fatalf("%s: %v, %v", addr, answer, err)
+			}
+			_ = answer.Body.Close()
+		}
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = free.Close()
+	_, port, _ := net.SplitHostPort(free.Addr().String())
+	status := endpoint{addr: free.Addr().String(), path: "/", handler: handler, optional: true}
+	apply([]endpoint{status}, true)
+	for _, addr := range []string{"0.0.0.0:" + port, status.addr} {
+		both := []endpoint{status, {addr: addr, path: "/metrics", handler: handler}}
+		apply(both, false)
+		if len(a.byAddr) != 1 || !a.byAddr[status.addr].sole {
+			t.Errorf("after a failed reload to %s: %v", addr, a.byAddr)
+		}
+		apply(both, true)
+		if a.byAddr[addr] == nil || a.byAddr[status.addr].sole {
+			t.Errorf("after a reload to %s: %v", addr, a.byAddr)
+		}
+		apply(nil, true)
+		apply([]endpoint{status}, true)
+	}
+}
+
 // If another process uses the status address, the daemon serves without it, and takes it
 // later. Shutdown ends event streams.
 func TestStatusAddressIsOptional(t *testing.T) {
