@@ -56,8 +56,9 @@ func Files(ctx context.Context, paths []string, last Sum, interval time.Duration
 		return poll(ctx, paths, last, max(interval, pollInterval), changed)
 	}
 	defer w.Close()
+	var names map[string]bool
 	check := func() {
-		addDirs(w, paths)
+		names = addDirs(w, paths)
 		if now := SumOf(paths); now != last {
 			last = now
 			changed()
@@ -75,8 +76,8 @@ func Files(ctx context.Context, paths []string, last Sum, interval time.Duration
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.Events:
-			if settled == nil {
+		case e := <-w.Events:
+			if settled == nil && names[filepath.Base(e.Name)] {
 				settled = time.After(settleTime)
 			}
 		case <-settled:
@@ -108,12 +109,20 @@ func poll(ctx context.Context, paths []string, last Sum, interval time.Duration,
 }
 
 // addDirs watches the directory of every path, and those of the files that symlinks
-// on the way point to. It ignores failures; the interval covers those directories.
-func addDirs(w *fsnotify.Watcher, paths []string) {
+// on the way point to. It ignores failures; the interval covers those directories. It
+// returns the last elements of the files' and directories' names: events of others do not
+// matter.
+func addDirs(w *fsnotify.Watcher, paths []string) map[string]bool {
+	names := make(map[string]bool)
+	add := func(p string) {
+		dir := filepath.Dir(p)
+		_ = w.Add(dir) // no effect if it is watched already
+		names[filepath.Base(p)], names[filepath.Base(dir)] = true, true
+	}
 	for _, p := range paths {
 		const maxLinks = 40 // the kernel's own limit, include/linux/namei.h
 		for range maxLinks {
-			_ = w.Add(filepath.Dir(p)) // no effect if it is watched already
+			add(p)
 			target, err := os.Readlink(p)
 			if err != nil {
 				break
@@ -124,7 +133,8 @@ func addDirs(w *fsnotify.Watcher, paths []string) {
 			p = target
 		}
 		if real, err := filepath.EvalSymlinks(p); err == nil {
-			_ = w.Add(filepath.Dir(real))
+			add(real)
 		}
 	}
+	return names
 }

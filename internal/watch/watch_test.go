@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 )
 
 // watching runs Files on path and returns a channel with its calls of changed.
@@ -89,6 +91,14 @@ func TestConfigMap(t *testing.T) {
 	path := filepath.Join(dir, "Corefile")
 	if err := os.Symlink(filepath.Join("..data", "Corefile"), path); err != nil {
 		t.Fatal(err)
+	}
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if names := addDirs(w, []string{path}); !names["..data"] || !names["Corefile"] || names["other"] || len(names) != 4 { // with both directories
+		t.Errorf("events of %v", names)
 	}
 	changed := watching(t, path, 0)
 	version("..2026_2", "two")
