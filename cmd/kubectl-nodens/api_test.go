@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -42,7 +41,7 @@ type api struct {
 	deleted    []string
 	// answers is what the command of exec, or the path of the proxy, of a pod returns.
 	answers map[string]string
-	// refusals is what a pod without an answer prints.
+	// refusals is why a pod without an answer refuses the command line.
 	refusals map[string]string
 	status   int             // of a command
 	ctx      context.Context // of run
@@ -221,8 +220,13 @@ func (a *api) exec(w http.ResponseWriter, r *http.Request, pod string) {
 	status, refusal := a.status, a.refusals[pod]
 	a.mu.Unlock()
 	result := metav1.Status{Status: metav1.StatusSuccess}
-	if !ok {
-		fmt.Fprint(of[corev1.StreamTypeStderr], cmp.Or(refusal, "nodens does not answer"))
+	switch {
+	case ok:
+	case refusal != "":
+		fmt.Fprint(of[corev1.StreamTypeStderr], refusal)
+		status = 2
+	default:
+		fmt.Fprint(of[corev1.StreamTypeStderr], "nodens does not answer")
 		status = 1
 	}
 	if status != 0 {

@@ -85,11 +85,11 @@ func TestStatus(t *testing.T) {
 	if header, row := strings.Index(out, "REDIRECTION"), strings.Index(out, "auto: on"); header != row-strings.Index(out, "\n")-1 {
 		t.Errorf("the columns are not aligned:\n%s", out)
 	}
-	a.refusals = map[string]string{"nodens-node3": "unknown flag -o: run nodens help for the flags"}
+	a.refusals = map[string]string{"nodens-node3": "flag provided but not defined: -o"}
 	out, err = a.run("status --nodes node2,node3 -o wide")
 	wantStatus(t, err, 1)
 	wantLines(t, out, "node3 - no - - - - - - - - - - -",
-		"node3: no state: /nodens top -o json: unknown flag -o: run nodens help for the flags: this nodens is older than the plugin supports")
+		"node3: no state: /nodens top -o json: flag provided but not defined: -o: this nodens is older than the plugin supports")
 	out, err = a.run("status --nodes node1,node2 -o wide")
 	wantStatus(t, err, 0)
 	wantLines(t, out, "node1 1.2.3 yes 90.0% 12.3ms 1 up auto: on off nodens-node1 1m0s 100 0 0 of 0 MiB none")

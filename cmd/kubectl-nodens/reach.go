@@ -41,6 +41,9 @@ var (
 	askFindings = question{[]string{"/nodens", "doctor", "-o", "json"}, "/api/v1/findings"}
 )
 
+// wrongUsage is the exit status of a nodens that does not know the command or its flags.
+const wrongUsage = 2
+
 // maxAnswer bounds the bytes of an answer.
 const maxAnswer = 16 << 20
 
@@ -100,7 +103,7 @@ func (c *cluster) exec(ctx context.Context, pod *corev1.Pod, command []string) (
 		return nil, fmt.Errorf("the output of %s has more than %d bytes", command[0], maxAnswer)
 	case out.Len() > 0 && (err == nil || errors.As(err, &status)):
 		return out.Bytes(), nil
-	case bytes.HasPrefix(text, []byte("unknown ")):
+	case errors.As(err, &status) && status.ExitStatus() == wrongUsage:
 		return nil, fmt.Errorf("%s: %s: this nodens is older than the plugin supports", strings.Join(command, " "), text)
 	case len(text) > 0:
 		return nil, fmt.Errorf("%s: %s", strings.Join(command, " "), text)
