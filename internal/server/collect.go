@@ -55,7 +55,7 @@ func newDescs() *descs {
 		clientLimited: desc("nodens_server_client_limited_total", "Queries answered with SERVFAIL because too many of one client were being resolved."),
 		outsiders:     desc("nodens_server_outsiders_refused_total", "Queries refused because only the default route leads to the client."),
 		hitsTook:      desc("nodens_server_hit_duration_seconds", "Time from reading a query to making its reply, cache hits only.", "server", "zone"),
-		normalised:    desc("nodens_normalize_total", "Denials that the normalize directive judged, by result, without answers of the kernel.", "zone", "qtype", "result"),
+		normalised:    desc("nodens_normalize_total", "Denials that the normalize directive judged, by result.", "zone", "qtype", "result"),
 		siblings:      desc("nodens_normalize_sibling_total", "Lookups of the other address type, by source of the answer.", "source"),
 		siblingWait:   desc("nodens_normalize_sibling_wait_seconds", "Time that replies waited for the other address type's answer."),
 	}
