@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/fastpath"
+	"github.com/nodens-dns/nodens/internal/server"
 )
 
 // Memory costs in bytes, with room for the garbage collector. docs/cache.md has
@@ -39,7 +40,6 @@ const (
 	minConns, maxConns         = 32, 1024 // of clients; the maximum is that of an address
 	maxPoolSockets             = 512
 	maxPoolConns               = 64
-	reservedFiles              = 40                 // log, event loops, netlink, BPF, admin endpoints and their requests
 	minQueue, maxQueue         = 256 << 10, 8 << 20 // bytes of a UDP receive queue
 	maxUnread                  = 64 << 20           // bytes of replies that TCP clients do not read
 	maxTaps                    = 4 << 20            // bytes of messages that wait for dnstap readers
@@ -48,10 +48,20 @@ const (
 	minHeap              int64 = 12 << 20 // with less, the garbage collector runs all the time
 )
 
+// File descriptors of a process without clients and upstreams.
+const (
+	reservedFiles = 40 // log, event loops, netlink, timers, admin endpoints and their requests
+	// redirectFiles: 33 for maps, programs and links; 11 timers, watches and netlink
+	// sockets; 20 for checks from pods and of fallbacks, which last a second.
+	redirectFiles = 64
+	fastpathFiles = 16 + fastpath.MaxInterfaces // 11 maps and programs, netlink; one link each
+)
+
 // resources are what limits divides.
 type resources struct {
 	memory    int64 // bytes; 0: no limit
 	files     int   // RLIMIT_NOFILE
+	reserved  int   // of files, without listeners
 	workers   int   // UDP sockets of an address
 	addresses int   // on which the server listens
 	pools     int
@@ -59,7 +69,7 @@ type resources struct {
 
 // resources returns those of this process for a Corefile.
 func (o *Options) resources(cfg *config.Config) resources {
-	r := resources{workers: runtime.GOMAXPROCS(0), files: math.MaxInt32}
+	r := resources{workers: runtime.GOMAXPROCS(0), files: math.MaxInt32, reserved: reservedFiles}
 	if limit, _, limited := memoryLimit(o.Root); limited {
 		r.memory = limit
 	}
@@ -73,9 +83,10 @@ func (o *Options) resources(cfg *config.Config) resources {
 	r.addresses = max(len(o.addresses(cfg)), 1)
 	if cfg.Redirect().Mode != config.RedirectOff {
 		r.addresses += len(o.LocalIPs) // the targets
+		r.reserved += redirectFiles + len(o.LocalIPs)*server.ProberFiles(r.workers)
 	}
 	if cfg.Fastpath().Mode != config.FastpathOff {
-		r.files -= fastpath.MaxInterfaces // each has a descriptor
+		r.reserved += fastpathFiles
 	}
 	r.pools = max(r.pools, 1)
 	return r
@@ -190,7 +201,7 @@ func (l *limits) setMisses(o LimitOptions, left int64) int64 {
 // setConns divides memory, in bytes, and the file descriptors. The upstreams get a
 // quarter of the memory and half of the descriptors.
 func (l *limits) setConns(o LimitOptions, r resources, memory int64) {
-	files := int64(max(r.files-reservedFiles-r.addresses*(l.workers+1), 4*r.pools))
+	files := int64(max(r.files-r.reserved-r.addresses*(l.workers+1), 4*r.pools))
 	memory = max(memory, minConns*connPrice)
 	addresses, pools := int64(r.addresses), int64(r.pools)
 	l.upstreamConns = int(max(min(memory/4/streamPrice, files/16, maxPoolConns*pools), pools))

@@ -2,17 +2,20 @@ package daemon
 
 import (
 	"math"
+	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/fstest"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/server"
 )
 
 // machine is a process with a memory limit in MiB and a limit of open files, with two
 // addresses and four pools.
 func machine(memory int64, files int) resources {
-	return resources{memory: memory << 20, files: files, workers: 2, addresses: 2, pools: 4}
+	return resources{memory: memory << 20, files: files, reserved: reservedFiles, workers: 2, addresses: 2, pools: 4}
 }
 
 // TestDefaultLimits has the defaults of docs/cache.md.
@@ -61,7 +64,7 @@ func fits(t *testing.T, r resources, l limits) {
 	if r.memory >= 48<<20 && (live > l.heap || len(l.clamped) == 0 && l.cache == defaultCache(r.memory) && live > l.heap/10*9) {
 		t.Errorf("%+v: a heap of %s for %s", r, mib(l.heap), mib(live))
 	}
-	if files := reservedFiles + r.addresses*(l.workers+1+l.conns) + l.upstreamSockets + l.upstreamConns; r.files >= 96 && files > r.files {
+	if files := r.reserved + r.addresses*(l.workers+1+l.conns) + l.upstreamSockets + l.upstreamConns; r.files >= 96 && files > r.files {
 		t.Errorf("%+v: %+v needs %d descriptors", r, l, files)
 	}
 	if l.misses < minMisses || min(l.missesPerClient, l.conns, l.connsPerClient) < 1 || min(l.upstreamSockets, l.upstreamConns) < r.pools {
@@ -119,26 +122,35 @@ func TestLimitsThatDoNotFit(t *testing.T) {
 	}
 }
 
-// TestResources counts addresses and pools of a Corefile, and reads the memory limit.
+// TestResources counts addresses, pools and reserved files of a Corefile, and reads the
+// memory limit.
 func TestResources(t *testing.T) {
-	cfg, err := config.Parse("Corefile", strings.ReplaceAll(`. a.example:5300 {
-		bind 192.0.2.1 192.0.2.2
-		forward . 192.0.2.9
-		}
-		b.example {
-		bind 192.0.2.1
-		forward . 192.0.2.9
-		}`, "\t", ""), config.Source{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := Options{DNSPort: 53, Root: fstest.MapFS{
+	const text = `. a.example:5300 {
+bind 192.0.2.1 192.0.2.2
+forward . 192.0.2.9
+DIRECTIVE
+}
+b.example {
+bind 192.0.2.1
+forward . 192.0.2.9
+}`
+	o := Options{DNSPort: 53, LocalIPs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}, Root: fstest.MapFS{
 		"proc/self/cgroup":         {Data: []byte("0::/\n")},
 		"proc/self/mountinfo":      {Data: []byte("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")},
 		"sys/fs/cgroup/memory.max": {Data: []byte("134217728\n")},
 	}}
-	r := o.resources(cfg)
-	if r.memory != 128<<20 || r.addresses != 4 || r.pools != 2 || r.files < 96 || r.workers < 1 {
-		t.Errorf("%+v", r)
+	for directive, more := range map[string]resources{
+		"":            {},
+		"redirect on": {reserved: redirectFiles + server.ProberFiles(runtime.GOMAXPROCS(0)), addresses: 1},
+		"fastpath on": {reserved: fastpathFiles},
+	} {
+		cfg, err := config.Parse("Corefile", strings.ReplaceAll(text, "DIRECTIVE", directive), config.Source{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := o.resources(cfg)
+		if r.memory != 128<<20 || r.addresses != 4+more.addresses || r.reserved != reservedFiles+more.reserved || r.pools != 2 || r.files < 96 || r.workers < 1 {
+			t.Errorf("%q: %+v", directive, r)
+		}
 	}
 }

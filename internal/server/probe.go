@@ -57,6 +57,9 @@ type probeConn struct {
 	raw syscall.RawConn
 }
 
+// ProberFiles returns the number of file descriptors of a Prober.
+func ProberFiles(workers int) int { return probePorts*workers + 1 } // with its timer
+
 // NewProber opens the sockets for probes of addr. workers is the number of
 // readers of that address.
 func NewProber(addr netip.AddrPort, workers int) (*Prober, error) {
