@@ -1,13 +1,15 @@
 package deploy
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/CycloneDX/cyclonedx-go"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
 // TestRelease makes the release of a commit twice, in other directories and with other
@@ -35,20 +37,21 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	checkSBOM(t, filepath.Join(here, "nodens-0.0.0-linux-amd64.cdx.json"))
+	checkSchema(t, readFile(t, filepath.Join(here, "kubectl-nodens-0.0.0-linux-amd64.cdx.json")))
 }
 
-// checkSBOM checks that an SBOM lists the modules that go list knows for the daemon.
+// checkSBOM checks that an SBOM follows the schema, and lists the modules that go list
+// knows for the daemon.
 func checkSBOM(t *testing.T, file string) {
 	t.Helper()
-	var sbom struct {
-		Format     string `json:"bomFormat"`
-		Components []struct{ Name, Version string }
-	}
-	if err := json.Unmarshal([]byte(readFile(t, file)), &sbom); err != nil || sbom.Format != "CycloneDX" {
-		t.Fatalf("format %q, error %v", sbom.Format, err)
+	text := readFile(t, file)
+	checkSchema(t, text)
+	var sbom cyclonedx.BOM
+	if err := cyclonedx.NewBOMDecoder(strings.NewReader(text), cyclonedx.BOMFileFormatJSON).Decode(&sbom); err != nil {
+		t.Fatal(err)
 	}
 	var got []string
-	for _, c := range sbom.Components {
+	for _, c := range *sbom.Components {
 		if c.Name != "std" {
 			got = append(got, c.Name+" "+c.Version)
 		}
@@ -60,6 +63,47 @@ func checkSBOM(t *testing.T, file string) {
 	want := slices.Compact(slices.Sorted(slices.Values(strings.FieldsFunc(out, func(r rune) bool { return r == '\n' }))))
 	if slices.Sort(got); len(want) == 0 || !slices.Equal(got, want) {
 		t.Errorf("the SBOM lists %q, the program needs %q", got, want)
+	}
+}
+
+// schemaOfSBOM returns CycloneDX's schema, which is part of its Go module.
+func schemaOfSBOM(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	dir, err := command(".", "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const base = "http://cyclonedx.org/schema/"
+	c := jsonschema.NewCompiler()
+	for name, file := range map[string]string{"bom-1.5.schema.json": "bom-1.5.schema.json", "spdx.schema.json": "spdx.schema.json", "jsf-0.82.schema.json": "jsf-0.82.schemax.json"} {
+		doc, err := jsonschema.UnmarshalJSON(strings.NewReader(readFile(t, filepath.Join(strings.TrimSpace(dir), "schema", file))))
+		if err == nil {
+			err = c.AddResource(base+name, doc)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	schema, err := c.Compile(base + "bom-1.5.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
+// checkSchema checks that an SBOM follows the schema, and that the schema refuses another
+// type of component.
+func checkSchema(t *testing.T, sbom string) {
+	t.Helper()
+	schema := schemaOfSBOM(t)
+	for text, valid := range map[string]bool{sbom: true, strings.Replace(sbom, `"library"`, `"nothing"`, 1): false} {
+		doc, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
+		if err == nil {
+			err = schema.Validate(doc)
+		}
+		if (err == nil) != valid {
+			t.Errorf("valid %v, error %v", valid, err)
+		}
 	}
 }
 
