@@ -123,6 +123,10 @@ func TestRights(t *testing.T) {
 	if out, _ := a.run("status --via exec"); !strings.Contains(out, "forbidden") {
 		t.Errorf("--via exec without the right: %s", out)
 	}
+	a.token = "another"
+	if out, _ := a.run("status"); !strings.Contains(out, "no token: the server has asked") {
+		t.Errorf("with a wrong token: %s", out)
+	}
 	a.rights = []string{"secrets"}
 	if out, _ := a.run("status"); !strings.Contains(out, "RBAC allows neither creating pods/exec nor getting pods/proxy in namespace kube-system") {
 		t.Error(out)

@@ -140,6 +140,9 @@ func (c *cluster) proxy(ctx context.Context, pod *corev1.Pod, path string) ([]by
 	}
 	body, err := c.client.CoreV1().RESTClient().Get().Namespace(pod.Namespace).Resource("pods").Name(pod.Name+":"+port).
 		SubResource("proxy").Suffix(path).SetHeader(state.TokenHeader, token).Stream(ctx)
+	if cause, ok := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse); ok {
+		err = fmt.Errorf("%s: %w", cause.Message, err) // err describes the status code only
+	}
 	if err != nil {
 		return nil, err
 	}
