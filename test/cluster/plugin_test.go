@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodens-dns/nodens/internal/lab"
 	"github.com/nodens-dns/nodens/internal/state"
 )
 
@@ -62,16 +63,22 @@ func TestPlugin(t *testing.T) {
 	if !slices.ContainsFunc(merged.Top["60m"].Names, func(e state.Entry) bool { return e.Key == "kubernetes.default.svc.cluster.local." }) {
 		t.Errorf("top has no name of the test: %+v", merged.Top["60m"].Names)
 	}
+	testDoctor(t)
+	if _, status := plugin(t, "upgrade-check"); status != 0 {
+		t.Errorf("upgrade-check: exit status %d", status)
+	}
+}
+
+// testDoctor gets a report from each node.
+func testDoctor(t *testing.T, options ...string) {
+	t.Helper()
 	var diagnosis struct {
 		Nodes  int
 		Errors []any
 	}
-	pluginJSON(t, &diagnosis, "doctor")
+	pluginJSON(t, &diagnosis, append(options, "doctor")...)
 	if diagnosis.Nodes != len(nodes) || len(diagnosis.Errors) > 0 {
 		t.Errorf("doctor: %+v", diagnosis)
-	}
-	if _, status := plugin(t, "upgrade-check"); status != 0 {
-		t.Errorf("upgrade-check: exit status %d", status)
 	}
 }
 
@@ -87,13 +94,14 @@ func testClientPods(t *testing.T) {
 	}
 }
 
-// TestPluginRights uses the plugin with a role that allows only executing commands in
-// pods.
-func TestPluginRights(t *testing.T) {
-	needCluster(t)
-	waitForRollout(t, "nodens")
-	role := func(rules string) string {
-		return `
+// pluginRole lets the ServiceAccount plugin list pods and do what rules say, until the
+// test ends. It returns the options of the plugin that act as this account.
+func pluginRole(t *testing.T, rules string) []string {
+	t.Helper()
+	t.Cleanup(func() {
+		_, _ = try("-n", "kube-system", "delete", "serviceaccount/plugin", "role/plugin", "rolebinding/plugin", "--ignore-not-found")
+	})
+	apply(t, `
 apiVersion: v1
 kind: ServiceAccount
 metadata: {name: plugin, namespace: kube-system}
@@ -101,27 +109,62 @@ metadata: {name: plugin, namespace: kube-system}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: {name: plugin, namespace: kube-system}
-rules: [{apiGroups: [""], resources: [pods], verbs: [list]}` + rules + `]
+rules: [{apiGroups: [""], resources: [pods], verbs: [list]}`+rules+`]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata: {name: plugin, namespace: kube-system}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: plugin}
 subjects: [{kind: ServiceAccount, name: plugin, namespace: kube-system}]
-`
-	}
-	t.Cleanup(func() {
-		_, _ = try("-n", "kube-system", "delete", "serviceaccount/plugin", "role/plugin", "rolebinding/plugin", "--ignore-not-found")
-	})
-	as := []string{"status", "--as", "system:serviceaccount:kube-system:plugin"}
-	apply(t, role(`, {apiGroups: [""], resources: [pods/exec], verbs: [create]}`))
+`)
+	return []string{"--as", "system:serviceaccount:kube-system:plugin"}
+}
+
+// TestPluginRights uses the plugin with a role that allows only executing commands in
+// pods, and with one that does not allow this either.
+func TestPluginRights(t *testing.T) {
+	needCluster(t)
+	waitForRollout(t, "nodens")
+	as := pluginRole(t, `, {apiGroups: [""], resources: [pods/exec], verbs: [create]}`)
 	waitFor(t, "status with pods/exec", func() (bool, string) {
-		out, status := plugin(t, as...)
+		out, status := plugin(t, append(as, "status")...)
 		return status == 0, out
 	})
-	apply(t, role(""))
+	pluginRole(t, "")
 	waitFor(t, "error that names the verbs", func() (bool, string) {
-		out, status := plugin(t, as...)
+		out, status := plugin(t, append(as, "status")...)
 		return status == 1 && strings.Contains(out, "pods/exec"), out
 	})
+}
+
+// TestPluginProxy uses the plugin with a role that allows the API server's proxy, but no
+// commands in pods.
+func TestPluginProxy(t *testing.T) {
+	needCluster(t)
+	as := pluginRole(t, `, {apiGroups: [""], resources: [pods/proxy], verbs: [get]}, {apiGroups: [""], resources: [secrets], resourceNames: [status], verbs: [get]}`)
+	waitFor(t, "error that names the flags", func() (bool, string) {
+		out, status := plugin(t, append(as, "status")...)
+		return status == 1 && strings.Contains(out, "-status-address"), out
+	})
+	t.Cleanup(func() {
+		upgrade(t)
+		kubectl(t, "-n", "kube-system", "delete", "secret", "status")
+	})
+	kubectl(t, "-n", "kube-system", "create", "secret", "generic", "status", "--from-literal=token=4711")
+	upgrade(t, "--set", "status.address=0.0.0.0:9354", "--set", "status.tokenSecret=status")
+	waitForDNS(t)
+	waitFor(t, "status with pods/proxy", func() (bool, string) {
+		out, status := plugin(t, append(as, "status")...)
+		return status == 0, out
+	})
+	var merged state.State
+	pluginJSON(t, &merged, append(as, "top")...)
+	if merged.Requests == 0 || len(merged.Problems) > 0 {
+		t.Errorf("top has %d requests, problems %q", merged.Requests, merged.Problems)
+	}
+	testDoctor(t, as...)
+	wrong := lab.WriteFile(t, filepath.Join(t.TempDir(), "token"), "42")
+	if out, status := plugin(t, append(as, "status", "--status-token-file", wrong)...); status != 1 || !strings.Contains(out, "does not have the token") {
+		t.Errorf("with a wrong token: exit status %d:\n%s", status, out)
+	}
 }
