@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -192,7 +193,7 @@ func TestOpenPod(t *testing.T) {
 		{"abcdefab", 0, errHidden.Error()},
 		{"99", 99, "no such file"},
 	} {
-		p, err := fs.openPod(tc.spec, "")
+		p, err := fs.openPod(tc.spec, "", nil)
 		if p.pid != tc.pid || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%s: pid %d, %v; want %d, %q", tc.spec, p.pid, err, tc.pid, tc.err)
 		}
@@ -282,7 +283,8 @@ func TestReadInRoot(t *testing.T) {
 func TestOpenPodByCgroup(t *testing.T) {
 	proc, kubepods := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(proc, "thread-self/ns/net"), "")
-	for pid, comm := range map[string]string{"300": "pause\n", "700": "app\n"} {
+	write(t, filepath.Join(proc, "600/root/etc/resolv.conf"), "nameserver 192.0.2.53\n") // dnsPolicy Default
+	for pid, comm := range map[string]string{"300": "pause\n", "600": "app\n", "700": "app\n"} {
 		write(t, filepath.Join(proc, pid, "cgroup"), "0::/../../x\n")
 		write(t, filepath.Join(proc, pid, "comm"), comm)
 		write(t, filepath.Join(proc, pid, "ns/net"), "")
@@ -295,13 +297,15 @@ func TestOpenPodByCgroup(t *testing.T) {
 	}{
 		{"300\n700\n", Auto, 700, nil},
 		{"300\n", Auto, 300, nil},
+		{"600\n700\n", Auto, 700, nil},
+		{"300\n600\n", Auto, 600, nil},
 		{"300\n700\n", podUID[:8], 300, nil},
 		{"0\n0\n", Auto, 0, errHidden}, // not in our PID namespace
 		{"", Auto, 0, errNoPod},
 		{"700\n", "abcdefab", 0, errNoPod},
 	} {
 		write(t, procs, tc.procs)
-		p, err := procfs(proc).openPod(tc.spec, kubepods)
+		p, err := procfs(proc).openPod(tc.spec, kubepods, []netip.Addr{netip.MustParseAddr("192.0.2.53")})
 		if p.pid != tc.pid || !errors.Is(err, tc.err) {
 			t.Errorf("%q, %s: pid %d, %v; want %d, %v", tc.procs, tc.spec, p.pid, err, tc.pid, tc.err)
 		}

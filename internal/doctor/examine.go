@@ -23,7 +23,7 @@ type Config struct {
 
 	// Pods names pods by process ID, path of a network namespace, or the
 	// beginning of a container's ID or a pod's UID. Auto is any one pod of
-	// the node.
+	// the node, preferably one with other nameservers than the node.
 	Pods []string
 
 	Needs    []Need
@@ -128,7 +128,7 @@ type examination struct {
 	node    place
 	served  map[netip.AddrPort]string // server that answers the node, by local IP; "": none
 	alive   []netip.AddrPort          // upstreams of the root zone that answer
-	search  []string                  // the node's search list
+	conf    resolvConf                // of the node
 	filters []string                  // HostState.Filters
 	inForce RedirectState
 	below   bool // redirection applies to this process too
@@ -148,7 +148,7 @@ func Examine(ctx context.Context, cfg Config) *Report {
 		e.find(nodeView, "cluster-ip", e.WrongClusterIP)
 	}
 	e.examineNode(ctx)
-	parallel(func() { e.examineSearch(ctx, nodeView, e.search, nil) }, func() { e.examinePods(ctx) })
+	parallel(func() { e.examineSearch(ctx, nodeView, e.conf.search, nil) }, func() { e.examinePods(ctx) })
 	return e.sorted()
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,8 +43,8 @@ func (proc procfs) path(pid int, name string) string {
 }
 
 // openPod finds the pod that spec names, see Config.Pods. kubepods is the cgroup v2
-// directory of all pods, or "".
-func (proc procfs) openPod(spec, kubepods string) (pod, error) {
+// directory of all pods, or "". nodeServers are the nameservers of the node.
+func (proc procfs) openPod(spec, kubepods string, nodeServers []netip.Addr) (pod, error) {
 	p := pod{place: place{view: spec}}
 	path := spec
 	var err error
@@ -53,7 +54,7 @@ func (proc procfs) openPod(spec, kubepods string) (pod, error) {
 	case strings.Contains(spec, "/"):
 		p.pid = proc.processIn(spec)
 	default:
-		if p.pid, err = proc.processOf(spec, kubepods); err != nil {
+		if p.pid, err = proc.processOf(spec, kubepods, nodeServers); err != nil {
 			return p, err
 		}
 		path = proc.path(p.pid, "ns/net")
@@ -92,27 +93,27 @@ func (proc procfs) processIn(netns string) int {
 
 // processOf finds a process by its cgroup. It returns one of the container or pod
 // whose ID begins with id. For Auto it returns one of any pod that is not in the
-// host's network.
-func (proc procfs) processOf(id, kubepods string) (int, error) {
+// host's network, preferably one that has files and other nameservers than the node.
+func (proc procfs) processOf(id, kubepods string, nodeServers []netip.Addr) (int, error) {
 	if id != Auto && len(id) < minID {
 		return 0, fmt.Errorf("want a process ID, a path, or at least %d characters of a container's or a pod's ID", minID)
 	}
 	cgroups, complete := proc.podProcesses(kubepods)
-	pause := 0
+	other := 0
 	for _, pid := range slices.Sorted(maps.Keys(cgroups)) {
 		switch {
 		case id != Auto && namesID(cgroups[pid], id):
 			return pid, nil
 		case id != Auto || sameFile(proc.path(pid, "ns/net"), proc.ownNetns()):
-		case proc.isPause(pid): // it does not have the files of the pod's containers
-			pause = pid
+		case proc.isPause(pid), slices.Equal(proc.nameservers(pid), nodeServers):
+			other = pid
 		default:
 			return pid, nil
 		}
 	}
 	switch {
-	case pause != 0:
-		return pause, nil
+	case other != 0:
+		return other, nil
 	case complete:
 		return 0, errNoPod
 	}
@@ -175,10 +176,17 @@ func walkProcesses(cgroup string, f func(dir string, pid int) bool) error {
 	})
 }
 
-// isPause reports whether a process only holds a pod's namespaces.
+// isPause reports whether a process only holds a pod's namespaces. It does not have the
+// files of the pod's containers.
 func (proc procfs) isPause(pid int) bool {
 	comm, err := os.ReadFile(proc.path(pid, "comm"))
 	return err == nil && strings.TrimSpace(string(comm)) == "pause"
+}
+
+// nameservers returns those in the resolv.conf of a process, or none.
+func (proc procfs) nameservers(pid int) []netip.Addr {
+	text, _ := readInRoot(proc.path(pid, "root"), "etc/resolv.conf")
+	return parseResolvConf(text).servers
 }
 
 // namesID reports whether a component of a path in /proc/PID/cgroup begins with

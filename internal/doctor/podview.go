@@ -19,7 +19,7 @@ type podExamination struct {
 func (e *examination) examinePods(ctx context.Context) {
 	var work []func()
 	for _, spec := range e.Pods {
-		p, err := e.proc.openPod(spec, e.Redirect.Cgroup)
+		p, err := e.proc.openPod(spec, e.Redirect.Cgroup, e.conf.servers)
 		switch {
 		case errors.Is(err, errHostNetwork):
 			e.fact(spec, "is in the host's network, and has the view of the node")
@@ -60,7 +60,7 @@ func (e *podExamination) examine(ctx context.Context) {
 	conf, known := e.resolvConf()
 	servers := e.serversOf(conf)
 	results := make([]reach, len(servers))
-	work := []func(){func() { e.examineSearch(ctx, e.view, conf.search, e.search) }}
+	work := []func(){func() { e.examineSearch(ctx, e.view, conf.search, e.conf.search) }}
 	for i, addr := range servers {
 		work = append(work, func() { results[i] = e.reach(ctx, addr) })
 	}
@@ -256,7 +256,11 @@ func (e *podExamination) checkNameservers(conf resolvConf, results []reach) {
 			e.find(e.view, "pod-loopback-resolver", fmt.Sprintf("its resolv.conf names %s, where no server answers", r.addr.Addr()))
 		}
 	}
-	if !used && !lost && len(conf.servers) > 0 {
+	switch {
+	case used || lost || len(conf.servers) == 0:
+	case slices.Equal(conf.servers, e.conf.servers):
+		e.fact(e.view, "has the node's nameservers, as with dnsPolicy Default")
+	default:
 		e.find(e.view, "pod-elsewhere", fmt.Sprintf("its resolv.conf names %s, where nodens does not answer", names(conf.servers)))
 	}
 }

@@ -86,7 +86,7 @@ func (e *examination) resolvConfs() map[string]resolvConf {
 		}
 		r.examine(files[path])
 	}
-	e.search = files[e.ResolvConf].search
+	e.conf = files[e.ResolvConf]
 	return files
 }
 

@@ -431,6 +431,9 @@ func podBreakages() []breakage {
 		{name: "uses other servers", do: func(t *testing.T, w *world) {
 			w.startPod(t, "nameserver "+clusterDNS+"\n")
 		}, want: []string{"warning pod pod-elsewhere"}, text: clusterDNS},
+		{name: "uses the node's servers", do: func(t *testing.T, w *world) {
+			w.startPod(t, nodeResolvConf)
+		}},
 		{name: "uses itself", do: func(t *testing.T, w *world) {
 			w.startPod(t, "nameserver 127.0.0.53\n")
 		}, want: []string{"fault pod pod-loopback-resolver", "warning pod pod-elsewhere"}},
