@@ -448,6 +448,7 @@ type misses struct {
 
 	active atomic.Int64
 	own    atomic.Int64 // those of active that are forItself
+	zones  atomic.Int64 // that have slots
 	shards [missShards]missShard
 }
 
@@ -515,10 +516,10 @@ func (m *misses) acquire(z *boundZone, client netip.Addr, kind slotKind) error {
 	if n[forClient]+n[forItself] >= m.perClient || kind == forItself && n[forItself] >= max(m.perClient/2, 1) {
 		return refusedClient
 	}
-	zone, all, own := z.active.Add(1), m.active.Add(1), m.own.Add(int64(kind))
+	zone, all := m.count(z, 1)
+	own := m.own.Add(int64(kind))
 	if all > m.limit || kind == forItself && own > max(m.limit/2, 1) || len(z.table.zones) > 1 && zone > zoneShare*(m.limit-all+1) {
-		z.active.Add(-1)
-		m.active.Add(-1)
+		m.count(z, -1)
 		m.own.Add(-int64(kind))
 		return refusedAll
 	}
@@ -527,8 +528,18 @@ func (m *misses) acquire(z *boundZone, client netip.Addr, kind slotKind) error {
 	return nil
 }
 
-// mostly reports whether z has at least half of the slots in use.
-func (m *misses) mostly(z *boundZone) bool { return 2*z.active.Load() >= m.active.Load() }
+// busy reports whether z has at least its share of the slots in use: an equal part for
+// each zone that has some.
+func (m *misses) busy(z *boundZone) bool { return z.active.Load()*m.zones.Load() >= m.active.Load() }
+
+// count adds n, which is 1 or -1, to the slots of z and of all zones, and returns them.
+func (m *misses) count(z *boundZone, n int64) (zone, all int64) {
+	zone, all = z.active.Add(n), m.active.Add(n)
+	if zone == max(n, 0) { // the first slot was taken, or the last one released
+		m.zones.Add(n)
+	}
+	return zone, all
+}
 
 // charge takes a slot for a query to an upstream that continues without its client.
 // The slot, of the kind forClient, may exceed the limits; later misses then get no slot
@@ -537,8 +548,7 @@ func (m *misses) charge(z *boundZone, client netip.Addr) {
 	s := m.shard(client)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	z.active.Add(1)
-	m.active.Add(1)
+	m.count(z, 1)
 	owner := missOwner{client, z.Zone}
 	n := s.active[owner]
 	n[forClient]++
@@ -550,8 +560,7 @@ func (m *misses) release(z *boundZone, client netip.Addr, kind slotKind) {
 	s := m.shard(client)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	z.active.Add(-1)
-	m.active.Add(-1)
+	m.count(z, -1)
 	m.own.Add(-int64(kind))
 	owner := missOwner{client, z.Zone}
 	n := s.active[owner]

@@ -116,8 +116,8 @@ func (m *misses) empty(t *testing.T, zones ...*boundZone) {
 			t.Errorf("zone %d counts %d misses", i, n)
 		}
 	}
-	if all, own := m.active.Load(), m.own.Load(); all != 0 || own != 0 {
-		t.Errorf("%d misses are counted, %d of nodens itself", all, own)
+	if all, own, n := m.active.Load(), m.own.Load(), m.zones.Load(); all != 0 || own != 0 || n != 0 {
+		t.Errorf("%d misses are counted, %d of nodens itself, %d zones", all, own, n)
 	}
 }
 
@@ -280,23 +280,48 @@ func TestGuardedAddress(t *testing.T) {
 	}
 }
 
-// TestBusiestZone: of two zones, the one with more misses in flight is refused in an
-// overload, and the only one always is.
-func TestBusiestZone(t *testing.T) {
-	m, zones := newMisses(10, 10), boundZones(2)
-	if !m.mostly(zones[0]) {
-		t.Error("a zone without misses, as all")
-	}
-	for range 3 {
-		if err := m.acquire(zones[0], netip.MustParseAddr("192.0.2.1"), forClient); err != nil {
+// TestBusyZones: in an overload, a zone is refused if it has at least its share of the
+// slots in use. So with any number of zones at least one is, and a zone with few slots is
+// not. Zones without slots do not count.
+func TestBusyZones(t *testing.T) {
+	for _, tt := range []struct {
+		slots []int
+		busy  []bool
+	}{
+		{[]int{0}, []bool{true}},
+		{[]int{3}, []bool{true}},
+		{[]int{3, 1}, []bool{true, false}},
+		{[]int{3, 0}, []bool{true, false}},
+		{[]int{4, 4, 4}, []bool{true, true, true}},
+		{[]int{5, 4, 3}, []bool{true, true, false}},
+		{[]int{4, 4, 4, 0}, []bool{true, true, true, false}},
+		{[]int{30, 1, 1, 1}, []bool{true, false, false, false}},
+	} {
+		m, zones := newMisses(100, 100), boundZones(len(tt.slots)+1)
+		client := netip.MustParseAddr("192.0.2.1")
+		last := zones[len(tt.slots)] // its slots are released before
+		if err := m.acquire(last, client, forClient); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := m.acquire(zones[1], netip.MustParseAddr("192.0.2.1"), forClient); err != nil {
-		t.Fatal(err)
-	}
-	if !m.mostly(zones[0]) || m.mostly(zones[1]) {
-		t.Error("a zone with 1 of 4 misses is the busiest")
+		for i, n := range tt.slots {
+			for range n {
+				if err := m.acquire(zones[i], client, forClient); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		m.release(last, client, forClient)
+		for i, want := range tt.busy {
+			if got := m.busy(zones[i]); got != want {
+				t.Errorf("slots %v, zone %d: busy %v, want %v", tt.slots, i, got, want)
+			}
+		}
+		for i, n := range tt.slots {
+			for range n {
+				m.release(zones[i], client, forClient)
+			}
+		}
+		m.empty(t, zones...)
 	}
 }
 

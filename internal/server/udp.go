@@ -28,7 +28,7 @@ type udpSocket struct {
 	mem    lookupMemory
 	copies promotion // to the listener's Fastpath
 	misses []*job    // of the batch
-	shed   bool      // misses of the busiest zone are refused, see overloaded
+	shed   bool      // misses of busy zones are refused, see overloaded
 
 	// Results of the callbacks below. The callbacks are made once, so that
 	// waiting for the socket does not allocate.
@@ -172,7 +172,7 @@ func (s *resolver) recoverPanic(what string) {
 }
 
 // overloaded reports whether half of the receive queue of fd is in use. Then misses of
-// the busiest zone are refused until it is empty. Refusing one costs a tenth of resolving
+// busy zones are refused until it is empty. Refusing one costs a tenth of resolving
 // it, so that hits are answered and the kernel drops fewer queries. The kernel counts up
 // to a quarter of the queue as used after it was read. See SO_MEMINFO in
 // net/core/sock.c and udp_rmem_release in net/ipv4/udp.c.
@@ -225,7 +225,7 @@ func (u *udpSocket) handle(i int, now time.Time) {
 	out, ok := u.srv.tryHit(s.out[:0], u.lis, u.reader, q, v)
 	if !ok {
 		err := error(refusedAll)
-		if !u.shed || !u.srv.misses.mostly(q.zone) {
+		if !u.shed || !u.srv.misses.busy(q.zone) {
 			err = u.srv.misses.acquire(q.zone, q.client.Addr(), forClient)
 		}
 		if err == nil { // it is resolved after the hits of the batch
