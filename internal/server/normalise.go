@@ -56,7 +56,7 @@ func NewNormalise(c NormaliseConfig) (*Normalise, error) {
 }
 
 // normalised is the result of judging a denial, for the metrics.
-type normalised int
+type normalised uint8
 
 const (
 	notJudged normalised = iota
@@ -406,7 +406,9 @@ func (j *job) waitSibling(a answer) {
 	})
 	j.timer = timer
 	j.srv.background(&other, j)
-	timer.Reset(wait) // not before j waits: it could not leave
+	if timer.Stop() { // siblingKnown has not stopped it
+		timer.Reset(wait) // not before j waits: it could not leave
+	}
 }
 
 // siblingKnown ends the wait of j for the sibling, whose answer is a.

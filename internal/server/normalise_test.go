@@ -439,6 +439,45 @@ func TestNormaliseRefusedSibling(t *testing.T) {
 	waitFor(t, "the release of all slots", func() bool { return ts.misses.active.Load() == 0 && ts.misses.own.Load() == 0 })
 }
 
+// TestSiblingsHoldSlots: the query for a sibling has a slot of its client until it ends,
+// also after the client has its answer. So has an observer.
+func TestSiblingsHoldSlots(t *testing.T) {
+	for name, tt := range map[string]struct {
+		config NormaliseConfig
+		slots  int64
+	}{
+		"sibling":  {NormaliseConfig{Repair: true, Timeout: lateAfter}, 1},
+		"observer": {NormaliseConfig{Repair: true, Observe: true}, 2}, // its own and the query's
+	} {
+		t.Run(name, func(t *testing.T) {
+			src := &scripted{zones: map[string][2]kind{"x.example.com.": {nx, data}}}
+			release := make(chan struct{})
+			src.before = func(m *dns.Msg) {
+				if m.Question[0].Qtype == dns.TypeAAAA {
+					<-release
+				}
+			}
+			ts := normaliseServer(t, tt.config, src)
+			ts.ask(t, "udp", query("x.example.com.", dns.TypeA))
+			m, client := ts.misses, netip.MustParseAddr("127.0.0.1")
+			waitFor(t, "the client's slots of a query in flight", func() bool {
+				s := m.shard(client)
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				for owner, n := range s.active {
+					if owner.client == client && n == (slots{forItself: int(tt.slots)}) {
+						return m.active.Load() == tt.slots && m.own.Load() == tt.slots
+					}
+				}
+				return false
+			})
+			close(release)
+			waitFor(t, "the release of all slots", func() bool { return m.active.Load() == 0 && m.own.Load() == 0 })
+			m.empty(t)
+		})
+	}
+}
+
 // TestFailureIsAskedOnce: after a timeout of a source, the waiting client does
 // not cause another query.
 func TestFailureIsAskedOnce(t *testing.T) {
