@@ -73,7 +73,7 @@ func (j *job) act() {
 		q.udpSize = a.MaxUDP
 	}
 	if a.wantsNSID(q) {
-		q.nsid = a.NSID
+		q.nsid = true
 	}
 	r := a.rewrite(q)
 	if a.LoadBalance == nil && !a.translates(q) && r == nil {
@@ -237,7 +237,7 @@ func (j *job) askInner(q *Query, done func(message, outcome)) {
 		done(m, o)
 	}
 	q.copyTo(&inner.q)
-	inner.q.inner, inner.q.opt, inner.q.nsid = true, true, ""
+	inner.q.inner, inner.q.opt, inner.q.nsid = true, true, false
 	inner.q.flags |= flagAD // send clears AD for a client that does not want it
 	c := j.conn             // nil: j may be reused once inner has begun
 	func() {

@@ -78,7 +78,7 @@ func logLabels() map[string]func(b []byte, e *logEvent) []byte {
 		"{name}":       text(func(e *logEvent) string { return strings.ToLower(e.q.presentation()) }),
 		"{class}":      text(func(e *logEvent) string { return dns.Class(e.q.qclass).String() }),
 		"{proto}":      text(func(e *logEvent) string { return protoLabels[boolIndex(e.q.tcp)] }),
-		"{size}":       number(func(e *logEvent) int { return e.q.size }),
+		"{size}":       number(func(e *logEvent) int { return int(e.q.size) }),
 		"{remote}":     text(func(e *logEvent) string { return bracketed(e.q.client.Addr()) }),
 		"{port}":       number(func(e *logEvent) int { return int(e.q.client.Port()) }),
 		"{local}":      text(func(e *logEvent) string { return bracketed(e.q.zone.table.local.Addr()) }),

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -66,6 +67,50 @@ func memoryOfMisses(t *testing.T, a *Actions, bound int) {
 		t.Errorf("%d goroutines", n)
 	}
 	ts.abort()
+}
+
+// TestMemoryOfWaiters: clients that wait for the same answer cost at most 512 bytes each,
+// without goroutines.
+func TestMemoryOfWaiters(t *testing.T) {
+	entered, release := make(chan struct{}, 1), make(chan struct{})
+	z := zone(".", newCache(t), func(_ context.Context, m *dns.Msg) (*dns.Msg, error) {
+		entered <- struct{}{}
+		<-release
+		return reply(t, m, m.Question[0].Name+" 60 IN A 192.0.2.1"), nil
+	})
+	ts := newTestServer(t, Config{MaxMissesPerClient: defaultMaxMisses, Timeout: time.Minute}, z)
+	defer close(release)
+	c, err := net.Dial("udp", ts.addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	m := query("a-service.some-namespace.svc.cluster.local.", dns.TypeA, withEDNS(1232, false))
+	join := func(n int) {
+		for want := ts.inflight.waiters() + n; n > 0; n-- {
+			m.Id = uint16(n)
+			if _, err := c.Write(pack(t, m)); err != nil {
+				t.Fatal(err)
+			}
+			if n%64 == 1 {
+				waitFor(t, "waiters", func() bool { return ts.inflight.waiters() == want-n+1 })
+			}
+		}
+	}
+	join(1)
+	<-entered
+	runtime.GC() // twice: sync.Pool keeps the memory of earlier tests for one more
+	before, goroutines := int(heap()), runtime.NumGoroutine()
+	const further = 8192
+	join(further)
+	each := (int(heap()) - before) / further
+	t.Logf("%d bytes for each further waiter", each)
+	if each > 512 {
+		t.Errorf("%d bytes for each further waiter, want at most 512", each)
+	}
+	if n := runtime.NumGoroutine() - goroutines; n > 10 {
+		t.Errorf("%d more goroutines", n)
+	}
 }
 
 // costs is the memory in use: heap, stacks, and an estimate for descriptors.

@@ -38,37 +38,34 @@ const (
 type Query struct {
 	id     uint16
 	flags  uint16
-	name   []byte // wire format, spelled as by the client
-	lower  []byte // name in lower case; the key may share its memory
 	qtype  uint16
 	qclass uint16
+	name   []byte // wire format, spelled as by the client
+	lower  []byte // name in lower case; the key may share its memory
 
+	udpSize uint16 // of the OPT record
 	opt     bool   // the client sent an OPT record (RFC 6891)
 	do      bool   // DNSSEC OK
 	cd      bool   // checking disabled
 	ad      bool   // AD is set and DO is not: the client wants AD (RFC 6840 §5.7)
-	udpSize uint16 // of the OPT record
-	options []byte // of the OPT record
-
-	wire   []byte // the whole query; nil in a copy
-	size   int    // bytes of it
-	tcp    bool
-	client netip.AddrPort
-	start  time.Time
-
-	// Set by the zone's actions.
+	tcp     bool
 	inner   bool        // query of an action: the reply may have any size
-	nsid    string      // for the reply's OPT record, RFC 5001
-	extra   []dns.EDNS0 // options for upstream
 	private bool        // extra depends on the client: the answer must not be stored
+	bypass  bool        // see exchange.bypass
+	plain   bool        // the reply is a fresh entry as it is, set by fromCache
+	judged  normalised  // result of the normalize directive for a plain reply, set by fromCache
+	found   cache.State // result of fromCache's lookup
+	nsid    bool        // the reply has the zone's NSID, RFC 5001; set by its actions
+	size    uint16      // bytes of the whole query
 
-	zone   *boundZone  // set by tryHit
-	key    []byte      // of the cache, set by tryHit
-	plain  bool        // the reply is a fresh entry as it is, set by fromCache
-	judged normalised  // result of the normalize directive for a plain reply, set by fromCache
-	found  cache.State // result of fromCache's lookup
+	options []byte // of the OPT record
+	wire    []byte // the whole query; nil in a copy
+	client  netip.AddrPort
+	start   time.Time
 
-	bypass bool // see exchange.bypass
+	extra []dns.EDNS0 // options for upstream, set by the zone's actions
+	zone  *boundZone  // set by tryHit
+	key   []byte      // of the cache, set by tryHit
 
 	memory *lookupMemory // nil: parse and lookups allocate
 	buf    []byte        // memory of a copy, see copyTo
@@ -117,7 +114,7 @@ const (
 // read.
 func (q *Query) parse(msg []byte) verdict {
 	q.name, q.lower, q.key, q.opt, q.do, q.ad, q.udpSize, q.options, q.zone, q.found, q.plain, q.judged = nil, nil, nil, false, false, false, 0, nil, nil, cache.Miss, false, notJudged
-	q.wire, q.size = msg, len(msg)
+	q.wire, q.size = msg, uint16(len(msg))
 	if len(msg) < headerLen {
 		return discard
 	}

@@ -86,7 +86,7 @@ func TestParseFields(t *testing.T) {
 	if string(q.lower) != "\x03www\x07example\x03org\x00" {
 		t.Errorf("lower %q", q.lower)
 	}
-	if q.id != 4711 || q.qtype != dns.TypeHTTPS || q.qclass != dns.ClassINET || !q.opt || !q.do || !q.cd || q.udpSize != 1400 || q.size != len(msg) {
+	if q.id != 4711 || q.qtype != dns.TypeHTTPS || q.qclass != dns.ClassINET || !q.opt || !q.do || !q.cd || q.udpSize != 1400 || int(q.size) != len(msg) {
 		t.Errorf("parsed %+v", q)
 	}
 }

@@ -87,7 +87,7 @@ func (l *QueryLog) write(q *Query, reply []byte, o outcome) {
 		slog.String("class", dns.Class(q.qclass).String()),
 		slog.String("name", strings.ToLower(name)),
 		slog.String("proto", proto),
-		slog.Int("size", q.size),
+		slog.Int("size", int(q.size)),
 		slog.Bool("do", q.do),
 		slog.Int("bufsize", q.limit()),
 		slog.String("rcode", rcodeName(o.rcode)),

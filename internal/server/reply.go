@@ -31,8 +31,8 @@ func (e ede) len() int {
 // optLen is the length of the OPT record in the reply to q.
 func (q *Query) optLen(note ede) int {
 	n := optLen + note.len()
-	if q.nsid != "" {
-		n += 4 + len(q.nsid)
+	if q.nsid {
+		n += 4 + len(q.zone.Actions.NSID)
 	}
 	return n
 }
@@ -146,10 +146,11 @@ func appendOPT(dst []byte, start int, q *Query, rcode int, note ede) []byte {
 	}
 	dst = append(dst, byte(rcode>>4), 0, do, 0)
 	dst = binary.BigEndian.AppendUint16(dst, uint16(q.optLen(note)-optLen))
-	if q.nsid != "" {
+	if q.nsid {
+		id := q.zone.Actions.NSID
 		dst = binary.BigEndian.AppendUint16(dst, dns.EDNS0NSID)
-		dst = binary.BigEndian.AppendUint16(dst, uint16(len(q.nsid)))
-		dst = append(dst, q.nsid...)
+		dst = binary.BigEndian.AppendUint16(dst, uint16(len(id)))
+		dst = append(dst, id...)
 	}
 	if note.set {
 		dst = binary.BigEndian.AppendUint16(dst, dns.EDNS0EDE)
@@ -336,7 +337,7 @@ func (v view) asStale() view {
 // reader is the number of a UDP reader, or s.readers for others.
 func (s *resolver) record(reader int, z *zoneStats, q *Query, reply []byte, o outcome) {
 	o.size, o.rcode = len(reply), int(reply[3])&rcodeMask
-	t := tally{outcome: o, stats: z, qtype: q.qtype, asked: q.size, do: q.do}
+	t := tally{outcome: o, stats: z, qtype: q.qtype, asked: int(q.size), do: q.do}
 	if q.tcp {
 		t.proto = 1
 	}

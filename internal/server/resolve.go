@@ -337,12 +337,13 @@ type job struct {
 	timer   *time.Timer  // ends the wait early; not nil: the job is not reused
 	sibling *siblingWait // nil: it waits for its own answer
 	queued  int          // see waiter.place
-	ownName bool         // it does not wait for a cut (again)
 
 	sock    *udpSocket
 	sa      unix.RawSockaddrInet6
-	saLen   uint32
-	control []byte
+	saLen   uint8
+	ownName bool // it does not wait for a cut (again)
+	ctlLen  uint8
+	control *[controlLen]byte // ctlLen bytes of it; may be nil
 
 	conn  *tcpConn
 	inner func(reply []byte, o outcome) // for an action, not for a client; called once

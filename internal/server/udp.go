@@ -231,9 +231,12 @@ func (u *udpSocket) handle(i int, now time.Time) {
 		if err == nil { // it is resolved after the hits of the batch
 			j := u.srv.jobs.Get().(*job)
 			q.copyTo(&j.q)
-			j.sock, j.sa, j.saLen = u, s.name, u.b.rx[i].hdr.Namelen
-			if j.control = j.control[:0]; u.b.rx[i].hdr.Control != nil {
-				j.control = append(j.control, u.b.control(i)...)
+			j.sock, j.sa, j.saLen, j.ctlLen = u, s.name, uint8(u.b.rx[i].hdr.Namelen), 0
+			if u.b.rx[i].hdr.Control != nil {
+				if j.control == nil {
+					j.control = new([controlLen]byte)
+				}
+				j.ctlLen = uint8(copy(j.control[:], u.b.control(i)))
 			}
 			u.misses = append(u.misses, j)
 			return
@@ -270,11 +273,11 @@ func (u *udpSocket) sendQueued(fd uintptr) bool {
 func (u *udpSocket) reply(j *job, msg []byte) error {
 	vec := unix.Iovec{Base: &msg[0]}
 	vec.SetLen(len(msg))
-	h := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&j.sa)), Namelen: j.saLen, Iov: &vec}
+	h := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&j.sa)), Namelen: uint32(j.saLen), Iov: &vec}
 	h.SetIovlen(1)
-	if len(j.control) > 0 {
+	if j.ctlLen > 0 {
 		h.Control = &j.control[0]
-		h.SetControllen(len(j.control))
+		h.SetControllen(int(j.ctlLen))
 	}
 	var errno syscall.Errno
 	err := u.raw.Write(func(fd uintptr) bool {
