@@ -81,8 +81,8 @@ vm-kernels: ## test redirection and bpf on Debian's kernels 5.10 and 6.12 in an 
 kill: ## kill, stop and replace the daemon under load, ten times each, and print the lookup times (as root)
 	$(GO) test -count=1 -timeout 30m ./test/kill -v -rounds 10
 
-outage: ## let the upstream die and slow down under load in a memory limit, beside CoreDNS and unbound: 50 minutes on a quiet machine (as root)
-	$(GO) test -count=1 -timeout 80m ./test/outage -v -args -full -peers
+outage: ## let the upstream die and slow down under load in a memory limit, beside CoreDNS and unbound, and print a table: 45 minutes on a quiet machine (as root)
+	$(GO) test -count=1 -timeout 55m ./test/outage -v -args -full -peers
 
 bench: ## compare nodens with CoreDNS, unbound, dnsmasq and an echo, in one run
 	$(GO) run ./test/bench

@@ -2,7 +2,6 @@ package outage
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -81,44 +80,69 @@ type result struct {
 	before, after usage
 	peak          int64         // bytes, as read every 100 ms
 	settled       time.Duration // from the end of the drill until memory was back to normal; 0: it was not
-	dropped       int           // queries that the kernel dropped, because a receive queue was full
+	dropped       drops
 	back          time.Duration // from the return of the upstream to the first answer
 }
 
-func (r result) String() string {
-	return fmt.Sprintf("hits %6.2f%%  misses answered %6.2f%% of %d (good %5.1f%%) longest %4d ms  dropped %d  OOM %d  MiB %3d before %3d peak %3d after %4.1f s  back in %4d ms",
+func (r *result) String() string {
+	return fmt.Sprintf("hits %6.2f%%  misses answered %6.2f%% of %d (good %5.1f%%) longest %4d ms  dropped %v  OOM %d  MiB %3d before %3d peak %3d after %4.1f s  back in %4d ms",
 		r.hits.share(), r.misses.share(), r.misses.sent, r.misses.good(), r.misses.longest.Milliseconds(), r.dropped, r.kills, r.before.memory>>20, r.peak>>20, r.after.memory>>20, r.settled.Seconds(), r.back.Milliseconds())
 }
 
 // peerLength limits a drill of CoreDNS or unbound, which are only shown.
-const peerLength = 15 * time.Second
+const peerLength = 10 * time.Second
+
+// cellTime is more than a drill of one minute takes with one subject.
+const cellTime = 2 * time.Minute
 
 // TestOutage runs all drills and holds nodens to the goals. The peers are shown
-// only.
+// only. It prints a table at the end, also if some fail.
 func TestOutage(t *testing.T) {
+	var rows report
 	for _, d := range drills() {
 		if *only != "" && !regexp.MustCompile(*only).MatchString(d.String()) {
 			continue
 		}
 		t.Run(d.String(), func(t *testing.T) {
-			r := d.run(t, "nodens", drillLength())
-			t.Logf("nodens  %v", r)
-			r.judge(t)
-			if *full && d.behaviour == slow && d.load.rate/d.load.clients <= 500 && r.misses.good() < 90 {
-				t.Errorf("%.1f%% of the misses of a slow upstream succeeded", r.misses.good()) // all, on an idle machine
-			}
-			if *peers && d.extra == "" {
-				for _, peer := range []string{"coredns", "unbound"} {
-					length := min(drillLength(), peerLength)
-					t.Logf("%s %v  (%v)", peer, d.run(t, peer, length), length)
-				}
+			for _, name := range d.subjects() {
+				t.Run(name, func(t *testing.T) { d.test(t, name, &rows) })
 			}
 		})
+	}
+	t.Logf("\n%s", rows)
+}
+
+// subjects are those that run d.
+func (d drill) subjects() []string {
+	if *peers && d.extra == "" {
+		return []string{"nodens", "coredns", "unbound"}
+	}
+	return []string{"nodens"}
+}
+
+// test runs d with one subject, adds a row, and judges nodens.
+func (d drill) test(t *testing.T, name string, rows *report) {
+	if end, ok := t.Deadline(); ok && time.Until(end) < cellTime {
+		t.Fatal("not run: the time of all drills is over")
+	}
+	r, length := new(result), drillLength()
+	if name != "nodens" {
+		length = min(length, peerLength)
+	}
+	defer func() { rows.add(d, name, length, r, t.Failed()) }()
+	d.run(t, name, length, r)
+	t.Logf("%-7s %v", name, r)
+	if name != "nodens" {
+		return
+	}
+	r.judge(t)
+	if *full && d.behaviour == slow && d.load.rate/d.load.clients <= 500 && r.misses.good() < 90 {
+		t.Errorf("%.1f%% of the misses of a slow upstream succeeded", r.misses.good()) // all, on an idle machine
 	}
 }
 
 // judge holds a result to the goals.
-func (r result) judge(t *testing.T) {
+func (r *result) judge(t *testing.T) {
 	t.Helper()
 	if r.kills > 0 {
 		t.Errorf("the kernel's OOM killer killed %d processes", r.kills)
@@ -147,26 +171,30 @@ func (r result) judge(t *testing.T) {
 	}
 }
 
-// run runs the drill with one subject. The upstream fails for length.
-func (d drill) run(t *testing.T, name string, length time.Duration) (r result) {
+// run runs the drill with one subject and fills r. The upstream fails for length.
+func (d drill) run(t *testing.T, name string, length time.Duration, r *result) {
 	t.Helper()
 	n := lab.NewNetns(t, "node")
 	n.AddAddrs(t, "lo", strings.TrimSuffix(upstream, ":53")+"/32")
 	u := startUpstream(t, n, upstream)
 	s := startSubject(t, n, name, d.limit, d.extra)
+	defer s.Kill()
 	r.before = s.usage(t)
 	u.set(d.behaviour)
 	stop := make(chan struct{})
-	peak := make(chan int64)
-	go func() { peak <- s.watchPeak(t, stop) }()
+	peak := make(chan int64, 1)
+	go func() {
+		defer close(peak)
+		peak <- s.watchPeak(t, stop)
+	}()
 	hits := hitRate
 	if *emulated {
 		hits /= 10
 	}
 	r.misses, r.hits = d.load.run(t, n, length, hits)
-	r.dropped = udpDrops(t, n)
+	r.dropped = countDrops(t, n)
 	close(stop)
-	r.peak = <-peak
+	r.peak, r.kills = <-peak, s.oomKills(t)
 	u.set(answers)
 	failed := missName(drillSeq.Load(), 0, 1)
 	if d.behaviour == dropsAAAA {
@@ -175,8 +203,6 @@ func (d drill) run(t *testing.T, name string, length time.Duration) (r result) {
 	r.back = untilBack(t, n, failed)
 	r.after, r.settled = s.settle(t)
 	r.kills = s.oomKills(t)
-	s.Kill()
-	return r
 }
 
 // drillLength is how long the upstream fails.
@@ -188,23 +214,6 @@ func drillLength() time.Duration {
 		return time.Minute
 	}
 	return 4 * time.Second
-}
-
-// udpDrops returns the datagrams that did not fit the queues of the server's sockets.
-func udpDrops(t *testing.T, n *lab.Netns) (drops int) {
-	t.Helper()
-	var text []byte
-	n.Inside(t, func() (err error) {
-		text, err = os.ReadFile("/proc/thread-self/net/udp")
-		return err
-	})
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) == 13 && f[1] == "0100007F:0035" {
-			k, _ := strconv.Atoi(f[12])
-			drops += k
-		}
-	}
-	return drops
 }
 
 // watchPeak returns the most memory seen until stop is closed.
