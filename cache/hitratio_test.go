@@ -2,6 +2,7 @@ package cache
 
 import (
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -91,12 +92,14 @@ func hitRatio(e evictor, t trace, n int) float64 {
 	return float64(hits) / float64(counted)
 }
 
+var full = flag.Bool("full", false, "compare all eviction policies, also in large caches")
+
 // TestHitRatios compares eviction policies. s3fifo is the policy of shard on plain
 // names; Cache is the production code. The first quarter of each trace fills the
 // caches and does not count.
 func TestHitRatios(t *testing.T) {
 	queries, sizes := 150_000, []int{1000, 10_000}
-	if testing.Verbose() {
+	if *full {
 		queries, sizes = 2_000_000, []int{1000, 10_000, 100_000}
 	}
 	loads := []struct {
@@ -111,7 +114,7 @@ func TestHitRatios(t *testing.T) {
 		{"LRU", newPlainLRU}, {"2Q", newTwoQueues}, {"TinyLFU", newTinyLFU}, {"SIEVE", newSieve},
 		{"S3-FIFO", newS3FIFO}, {"Cache", newCapped}, {"Cache in bytes", newBudgeted},
 	}
-	if !testing.Verbose() { // no check uses the others, only the log shows them
+	if !*full { // no check uses the others, only the log shows them
 		policies = slices.DeleteFunc(policies, func(p policy) bool {
 			return p.name == "2Q" || p.name == "TinyLFU" || p.name == "SIEVE"
 		})
