@@ -1,6 +1,7 @@
 package outage
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,7 @@ type fault struct {
 	restart time.Duration // CoreDNS is away that long, without ICMP errors; 0: never
 	tcp     bool          // the lookups go over TCP only
 	full    bool          // only with -full
+	rate    int           // lookups a second; 0: 100
 }
 
 // Rules of nftables. The question of a DNS message over UDP begins 20 bytes after the
@@ -29,7 +31,7 @@ const (
 )
 
 var faults = []fault{
-	{name: "50% loss", rule: halfLost},
+	{name: "50% loss", rule: halfLost, rate: 600}, // chance alone makes less than 0.4 points
 	{name: "2.5 s delay", delay: true},
 	{name: "2.5 s delay, TCP", delay: true, tcp: true, full: true},
 	{name: "restart of 1 s", restart: time.Second, full: true},
@@ -51,22 +53,29 @@ func TestFailFastCostsNoAnswers(t *testing.T) {
 		}
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			fast, plain := f.run(t)
-			t.Logf("%.2f%% of %d answered, %.2f%% without fail-fast", fast.good(), fast.sent, plain.good())
-			if fast.good() < plain.good()-1 {
-				t.Errorf("%.2f%% answered, %.2f%% without fail-fast", fast.good(), plain.good())
+			var fast, plain tally
+			for range 3 { // a machine that stands still hits one of the two: count more then
+				a, b, outage := f.run(t)
+				fast.add(a)
+				plain.add(b)
+				t.Logf("%.2f%% of %d answered, %.2f%% without fail-fast; outage %v", fast.good(), fast.sent, plain.good(), outage)
+				if fast.good() >= plain.good()-1 || !outage {
+					return
+				}
 			}
+			t.Errorf("%.2f%% answered, %.2f%% without fail-fast", fast.good(), plain.good())
 		})
 	}
 }
 
-// run returns the results with fail-fast and without.
-func (f fault) run(t *testing.T) (fast, plain tally) {
+// run returns the results with fail-fast and without, and whether fail-fast saw an
+// outage: otherwise it did nothing.
+func (f fault) run(t *testing.T) (fast, plain tally, outage bool) {
 	n := lab.NewNetns(t, "node")
 	n.AddAddrs(t, "lo", strings.TrimSuffix(upstream, ":53")+"/32")
 	core := startCoreDNS(t, n, f.delay)
 	fastAddr, plainAddr := "127.0.0.1:53", "127.0.0.2:53"
-	f.startNodens(t, n, fastAddr, "")
+	d := f.startNodens(t, n, fastAddr, "")
 	f.startNodens(t, n, plainAddr, "max_fails 0\n")
 	if f.rule != "" {
 		nft(t, n, "add table ip faults; add chain ip faults in { type filter hook input priority 0; }; add rule ip faults in "+f.rule)
@@ -76,7 +85,7 @@ func (f fault) run(t *testing.T) (fast, plain tally) {
 	for addr, result := range map[string]*tally{fastAddr: &fast, plainAddr: &plain} {
 		c := newClientOf(t, n, addr, 0, typeA, func(seq int) string { return fmt.Sprintf("n%d.example", seq) })
 		work.Go(func() {
-			c.run(100, stop)
+			c.run(cmp.Or(f.rate, 100), stop)
 			*result = c.tally
 		})
 	}
@@ -95,7 +104,7 @@ func (f fault) run(t *testing.T) (fast, plain tally) {
 	time.Sleep(wait)
 	close(stop)
 	work.Wait()
-	return fast, plain
+	return fast, plain, strings.Contains(d.Err.Text(), "every upstream of the zone is down")
 }
 
 // startCoreDNS starts the upstream, which answers every A query.
@@ -111,8 +120,8 @@ func startCoreDNS(t *testing.T, n *lab.Netns, delay bool) *lab.Process {
 	return p
 }
 
-// startNodens starts a nodens on address. option is one of forward.
-func (f fault) startNodens(t *testing.T, n *lab.Netns, address, option string) {
+// startNodens starts a nodens on address. option is one of forward, or empty.
+func (f fault) startNodens(t *testing.T, n *lab.Netns, address, option string) *lab.Process {
 	t.Helper()
 	if f.tcp {
 		option += "force_tcp\n"
@@ -121,6 +130,7 @@ func (f fault) startNodens(t *testing.T, n *lab.Netns, address, option string) {
 		". {\n bind "+strings.TrimSuffix(address, ":53")+"\n forward . "+upstream+" {\n "+option+"}\n}\n")
 	d := lab.Command{Netns: n, Args: []string{nodens.Path(t), "-conf", corefile, "-clients", "all"}}.Start(t)
 	d.Out.WaitFor(t, 0, ` listens on `)
+	return d
 }
 
 // nft changes the namespace's rules. A semicolon and a space end a command.
