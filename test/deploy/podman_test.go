@@ -82,7 +82,7 @@ func (n *node) run(args ...string) string {
 // of the cluster.
 func (n *node) serveCluster() {
 	n.t.Helper()
-	conf := writeFile(n.t, filepath.Join(n.t.TempDir(), "Corefile"), "cluster.local {\n bind "+clusterDNS+"\n sample\n}\nexample {\n bind "+clusterDNS+"\n hosts {\n  192.0.2.7 outside.example\n }\n}\n")
+	conf := writeFile(n.t, filepath.Join(n.t.TempDir(), "Corefile"), "cluster.local {\n bind "+clusterDNS+"\n sample\n}\nexample {\n bind "+clusterDNS+"\n hosts {\n  192.0.2.7 outside.example before.example after.example\n }\n}\n")
 	n.start("-conf", conf, "-basecorefile=")
 }
 

@@ -54,8 +54,8 @@ func scrapes(t *testing.T) (before, after string) {
 	needRoot(t, "dig", "curl")
 	n := newNode(t)
 	n.start("-conf", writeFile(t, filepath.Join(t.TempDir(), "Corefile"), scrapedCorefile), "-basecorefile=", "-localip=169.254.20.10", "-metrics-listen-address=0")
-	ask := func() {
-		for _, name := range []string{"kubernetes.default.svc.cluster.local", "nothing.cluster.local", "outside.example"} {
+	ask := func(miss string) {
+		for _, name := range []string{"kubernetes.default.svc.cluster.local", "nothing.cluster.local", "outside.example", miss} {
 			for _, option := range []string{"+notcp", "+tcp", "+dnssec"} {
 				n.run("dig", "@169.254.20.10", option, "+time=10", name, "A", name, "AAAA")
 			}
@@ -64,9 +64,9 @@ func scrapes(t *testing.T) (before, after string) {
 	expose := func() string {
 		return n.run("curl", "--silent", "--fail", "--max-time", "30", "http://169.254.20.10:9253/metrics")
 	}
-	ask()
+	ask("before.example")
 	before = expose()
-	ask()
+	ask("after.example")
 	return before, expose()
 }
 
