@@ -103,9 +103,9 @@ func defaultRouteLinks() (map[int]bool, error) {
 	return links, nil
 }
 
-// FollowLinks calls changed after interfaces have changed, until done is closed.
-// It may call it once for several changes.
-func FollowLinks(done <-chan struct{}, changed func()) error {
+// FollowLinks sends to changed, whose capacity is at least 1, after interfaces have
+// changed, until done is closed. It does not wait for a receiver.
+func FollowLinks(done <-chan struct{}, changed chan<- struct{}) error {
 	updates := make(chan netlink.LinkUpdate, 64)
 	if err := netlink.LinkSubscribe(updates, done); err != nil {
 		return fmt.Errorf("subscribe to changes of interfaces: %w", err)
@@ -114,7 +114,10 @@ func FollowLinks(done <-chan struct{}, changed func()) error {
 		for len(updates) > 0 {
 			<-updates
 		}
-		changed()
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
 	}
 	select {
 	case <-done:

@@ -115,12 +115,7 @@ func TestFollowLinks(t *testing.T) {
 	changed := make(chan struct{}, 1)
 	go func() {
 		ended <- ns.Do(func() error {
-			return FollowLinks(done, func() {
-				select {
-				case changed <- struct{}{}:
-				default:
-				}
-			})
+			return FollowLinks(done, changed)
 		})
 	}()
 	tick := time.NewTicker(10 * time.Millisecond)

@@ -56,13 +56,7 @@ func (f *linkFollower) stop() {
 func (f *linkFollower) follow(ctx context.Context) {
 	changed := make(chan struct{}, 1)
 	f.wg.Go(func() {
-		err := netsetup.FollowLinks(ctx.Done(), func() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		})
-		if err != nil {
+		if err := netsetup.FollowLinks(ctx.Done(), changed); err != nil {
 			f.log.Warn("cannot watch interfaces: nodens checks at intervals", "interval", pollInterval, "error", err)
 		}
 	})

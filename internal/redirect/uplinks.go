@@ -28,13 +28,7 @@ func (u *uplinkGate) follow(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		err := netsetup.FollowLinks(ctx.Done(), func() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		})
-		if err != nil {
+		if err := netsetup.FollowLinks(ctx.Done(), changed); err != nil {
 			u.log.Warn("cannot watch interfaces: nodens checks at intervals", "interval", again, "error", err)
 		}
 	})
