@@ -101,8 +101,16 @@ func Pods(kubepods, podLogs string, names []config.PodName) (map[string]bool, er
 		return nil, fmt.Errorf("find pods that opt out: %w", err)
 	}
 	pods := make(map[string]bool)
-	if err := eachPod(kubepods, func(dir, uid string) { pods[dir] = named[uid] }); err != nil {
-		return nil, fmt.Errorf("find cgroups of pods: %w", err)
+	for _, parent := range podParents(kubepods) {
+		entries, err := os.ReadDir(parent)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENODEV) {
+			return nil, fmt.Errorf("find cgroups of pods: %w", err)
+		}
+		for _, e := range entries {
+			if uid, ok := podUID(e.Name()); ok {
+				pods[filepath.Join(parent, e.Name())] = named[uid]
+			}
+		}
 	}
 	return pods, nil
 }
@@ -113,15 +121,15 @@ func OptedOut(kubepods, podLogs string, names []config.PodName) (map[uint64]bool
 	if len(names) == 0 {
 		return nil, nil
 	}
-	uids, err := podUIDs(podLogs, names)
-	if err != nil {
-		return nil, fmt.Errorf("find pods that opt out: %w", err)
+	pods, err := Pods(kubepods, podLogs, names)
+	ids := make(map[uint64]bool)
+	for dir, named := range pods {
+		var st syscall.Stat_t
+		if named && syscall.Lstat(dir, &st) == nil { // else removed meanwhile
+			ids[st.Ino] = true
+		}
 	}
-	ids, err := podCgroups(kubepods, uids)
-	if err != nil {
-		return nil, fmt.Errorf("find cgroups of pods that opt out: %w", err)
-	}
-	return ids, nil
+	return ids, err
 }
 
 // podUIDs returns the UIDs of the pods that have one of the names.
@@ -146,37 +154,8 @@ func podUIDs(podLogs string, names []config.PodName) (map[string]bool, error) {
 	return uids, nil
 }
 
-// podCgroups returns the ids of the cgroups of the pods with the UIDs.
-func podCgroups(kubepods string, uids map[string]bool) (map[uint64]bool, error) {
-	ids := make(map[uint64]bool)
-	err := eachPod(kubepods, func(dir, uid string) {
-		var st syscall.Stat_t
-		if uids[uid] && syscall.Lstat(dir, &st) == nil { // else removed meanwhile
-			ids[st.Ino] = true
-		}
-	})
-	return ids, err
-}
-
-// eachPod calls f with the directory of each pod's cgroup and the pod's UID. The cgroups
-// are below kubepods or below the cgroup of a quality of service. Their names are
-// pod<UID>, or, with underscores in the UID, kubepods[-QOS]-pod<UID>.slice.
-func eachPod(kubepods string, f func(dir, uid string)) error {
-	for _, parent := range podParents(kubepods) {
-		entries, err := os.ReadDir(parent)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENODEV) {
-			return err
-		}
-		for _, e := range entries {
-			if uid, ok := podUID(e.Name()); ok {
-				f(filepath.Join(parent, e.Name()), uid)
-			}
-		}
-	}
-	return nil
-}
-
-// podParents returns the directories that contain pods' cgroups.
+// podParents returns the directories that contain pods' cgroups: kubepods, and the cgroups
+// of the qualities of service.
 func podParents(kubepods string) []string {
 	dirs := []string{kubepods}
 	entries, err := os.ReadDir(kubepods)
@@ -193,7 +172,8 @@ func podParents(kubepods string) []string {
 	return dirs
 }
 
-// podUID returns the UID in the name of a pod's cgroup.
+// podUID returns the UID in the name of a pod's cgroup: pod<UID>, or, with underscores in
+// the UID, kubepods[-QOS]-pod<UID>.slice.
 func podUID(name string) (string, bool) {
 	slice, systemd := strings.CutSuffix(name, ".slice")
 	if !systemd {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -38,9 +39,11 @@ func TestPodUIDs(t *testing.T) {
 	}
 }
 
-// TestPodCgroups: the cgroups of pods of every quality of service are found, with
+// TestOptedOut: the cgroups of pods of every quality of service are found, with
 // the names of both cgroup drivers. Other cgroups are not found.
-func TestPodCgroups(t *testing.T) {
+func TestOptedOut(t *testing.T) {
+	logs := t.TempDir()
+	mkdirs(t, logs, "ns_0_"+uidA, "ns_1_"+uidB, "ns_2_"+uidC)
 	under := func(uid string) string {
 		return uid[:8] + "_" + uid[9:13] + "_" + uid[14:18] + "_" + uid[19:23] + "_" + uid[24:]
 	}
@@ -52,15 +55,15 @@ func TestPodCgroups(t *testing.T) {
 		kubepods := t.TempDir()
 		mkdirs(t, kubepods, dirs[:]...)
 		mkdirs(t, kubepods, "other", dirs[0]+"/pod"+uidC)
-		for i, uid := range []string{uidA, uidB, uidC} {
-			got, err := podCgroups(kubepods, map[string]bool{uid: true})
-			want := map[uint64]bool{inodeOf(t, filepath.Join(kubepods, dirs[i])): true}
+		for i, dir := range dirs {
+			got, err := OptedOut(kubepods, logs, []config.PodName{{Namespace: "ns", Name: strconv.Itoa(i)}})
+			want := map[uint64]bool{inodeOf(t, filepath.Join(kubepods, dir)): true}
 			if err != nil || !maps.Equal(got, want) {
-				t.Errorf("%s, %s: %v, %v, want %v", driver, dirs[i], got, err, want)
+				t.Errorf("%s, %s: %v, %v, want %v", driver, dir, got, err, want)
 			}
 		}
 	}
-	if got, err := podCgroups(filepath.Join(t.TempDir(), "none"), nil); err != nil || len(got) != 0 {
+	if got, err := OptedOut(filepath.Join(t.TempDir(), "none"), logs, []config.PodName{{Namespace: "ns"}}); err != nil || len(got) != 0 {
 		t.Errorf("no kubepods: %v, %v", got, err)
 	}
 }
