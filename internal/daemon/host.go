@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"syscall"
 
 	"github.com/nodens-dns/nodens/internal/redirect"
@@ -177,14 +176,11 @@ func (s *hostSetup) ensureRules(ctx context.Context) error {
 			s.countError("iptables")
 		}
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var wg sync.WaitGroup
-	wg.Go(func() {
+	s.stopWatch = background(ctx, func(ctx context.Context) {
 		if err := s.host.Watch(ctx); err != nil {
 			s.log.Error("changes of the host set-up are no longer repaired", "error", err)
 		}
 	})
-	s.stopWatch = func() { cancel(); wg.Wait() }
 	return nil
 }
 

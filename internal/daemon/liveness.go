@@ -73,14 +73,11 @@ func (l *liveness) up(ctx context.Context) {
 	if l.send == nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var wg sync.WaitGroup
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running = true
 	l.sendLocked()
-	l.stop = func() { cancel(); wg.Wait() }
-	wg.Go(func() { l.run(ctx) })
+	l.stop = background(ctx, l.run)
 }
 
 // run probes while sockets are not redirected, until ctx is done.

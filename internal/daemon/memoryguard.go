@@ -62,10 +62,7 @@ func (g *memoryGuard) up(ctx context.Context) error {
 	} else {
 		g.check()
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() { defer close(done); g.run(ctx) }()
-	g.stop = func() { cancel(); <-done }
+	g.stop = background(ctx, func(ctx context.Context) { tick.Call(ctx, guardInterval, g.check) })
 	return nil
 }
 
@@ -74,19 +71,6 @@ func (g *memoryGuard) down(context.Context) error {
 		g.stop()
 	}
 	return nil
-}
-
-func (g *memoryGuard) run(ctx context.Context) {
-	timer := tick.Every(guardInterval)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			g.check()
-		}
-	}
 }
 
 // check lowers the budget by a quarter of what the cache uses if the group uses

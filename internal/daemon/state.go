@@ -35,8 +35,7 @@ type reporter struct {
 	pods     *podNames
 	inUse    atomic.Pointer[config.Config] // nil: none yet
 
-	rotating sync.WaitGroup
-	end      func() // ends the goroutine that rotates
+	end func() // ends the goroutine that rotates
 
 	mu   sync.Mutex // guards last
 	last state.State
@@ -53,25 +52,14 @@ func newReporter(b base, probes *probeState, p *pools, r *redirect.Redirector, f
 
 // start starts the goroutine that rotates the statistics.
 func (r *reporter) start(ctx context.Context) error {
-	ctx, r.end = context.WithCancel(context.WithoutCancel(ctx))
-	r.rotating.Go(func() {
-		timer := tick.Every(querystats.Interval)
-		defer timer.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-timer.C:
-				r.queries.Rotate(time.Now())
-			}
-		}
+	r.end = background(ctx, func(ctx context.Context) {
+		tick.Call(ctx, querystats.Interval, func() { r.queries.Rotate(time.Now()) })
 	})
 	return nil
 }
 
 func (r *reporter) stop(context.Context) error {
 	r.end()
-	r.rotating.Wait()
 	return nil
 }
 

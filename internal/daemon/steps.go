@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 )
 
 // step is done at the start and undone at the stop. Either function may be nil.
@@ -40,4 +41,13 @@ func stop(ctx context.Context, steps []step) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// background runs f in a goroutine, with a context that outlives ctx. stop cancels that
+// context and waits for f.
+func background(ctx context.Context, f func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var wg sync.WaitGroup
+	wg.Go(func() { f(ctx) })
+	return func() { cancel(); wg.Wait() }
 }

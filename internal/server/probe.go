@@ -116,7 +116,7 @@ func (p *Prober) Ask(wait time.Duration) error {
 	defer p.late.Halt()
 	id := binary.BigEndian.Uint16(p.query) + 1
 	binary.BigEndian.PutUint16(p.query, id)
-	if err := c.send(p.query); err != nil {
+	if err := tick.Send(c.raw, p.query); err != nil {
 		return err
 	}
 	for {
@@ -142,19 +142,6 @@ func (c probeConn) discardLate(buf []byte) error {
 	})
 }
 
-// send sends a datagram. send and receive use raw system calls: they do not block, and
-// calls that the runtime tracks wake its monitor thread.
-func (c probeConn) send(b []byte) error {
-	var errno syscall.Errno
-	err := c.raw.Control(func(fd uintptr) {
-		_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0)
-	})
-	if err == nil && errno != 0 {
-		err = os.NewSyscallError("sendto", errno)
-	}
-	return err
-}
-
 // receive waits for a datagram and returns its length.
 func (c probeConn) receive(buf []byte) (n int, err error) {
 	var errno syscall.Errno
@@ -168,7 +155,7 @@ func (c probeConn) receive(buf []byte) (n int, err error) {
 	return n, err
 }
 
-// receive does not wait.
+// receive does not wait, see tick.Send.
 func receive(fd uintptr, buf []byte) (int, syscall.Errno) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), unix.MSG_DONTWAIT, 0, 0)
 	return int(n), errno

@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/tick"
 )
 
 // envDescriptor is the environment variable with the file descriptor of the
@@ -106,24 +107,16 @@ func (h *Heartbeat) Send(r Report) error {
 		}
 		h.last, h.text = r, text
 	}
-	var err error
-	conn, cerr := h.sock.SyscallConn()
-	if cerr != nil {
-		return fmt.Errorf("send heartbeat: %w", cerr)
+	conn, err := h.sock.SyscallConn()
+	if err == nil {
+		err = tick.Send(conn, h.text)
 	}
-	cerr = conn.Write(func(fd uintptr) bool {
-		// A raw call: it does not block, and calls that the runtime tracks wake its monitor.
-		if _, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&h.text[0])), uintptr(len(h.text)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0); errno != 0 {
-			err = errno
-		}
-		return true
-	})
 	for _, lost := range []error{unix.EAGAIN, unix.EPIPE, unix.ECONNRESET} { // the last two: see Orphaned
 		if errors.Is(err, lost) {
-			err = nil
+			return nil
 		}
 	}
-	if err := errors.Join(err, cerr); err != nil {
+	if err != nil {
 		return fmt.Errorf("send heartbeat: %w", err)
 	}
 	return nil

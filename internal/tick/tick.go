@@ -1,10 +1,11 @@
-// Package tick has timers that wake an idle process as little as possible. For each of
-// its own timers, Go's runtime wakes the thread that polls the network up to a
+// Package tick has timers, and a send, that wake an idle process as little as possible.
+// For each of its own timers, Go's runtime wakes the thread that polls the network up to a
 // millisecond early and once more in time, and meanwhile its monitor thread every 20
 // microseconds or so. A timer of the kernel wakes one thread once.
 package tick
 
 import (
+	"context"
 	"os"
 	"sync"
 	"syscall"
@@ -51,6 +52,34 @@ func Every(interval time.Duration) *Timer {
 	t := New()
 	t.Align(interval)
 	return t
+}
+
+// Call calls f at each expiry of Every(interval), until ctx is done.
+func Call(ctx context.Context, interval time.Duration, f func()) {
+	t := Every(interval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			f()
+		}
+	}
+}
+
+// Send sends a message over a connected socket and does not wait. If the buffer is full,
+// the error wraps EAGAIN. It is a raw system call, because calls that the runtime tracks
+// wake its monitor thread.
+func Send(conn syscall.RawConn, b []byte) error {
+	var errno syscall.Errno
+	err := conn.Control(func(fd uintptr) {
+		_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	})
+	if err == nil && errno != 0 {
+		err = os.NewSyscallError("sendto", errno)
+	}
+	return err
 }
 
 func (t *Timer) open() error {

@@ -1,6 +1,7 @@
 package tick
 
 import (
+	"context"
 	"testing"
 	"time"
 )
@@ -80,5 +81,19 @@ func TestAlign(t *testing.T) {
 			}
 			first += interval
 		}
+	}
+}
+
+// TestCall: the calls go on until the context is done.
+func TestCall(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	calls := 0
+	Call(ctx, time.Millisecond, func() {
+		if calls++; calls == 3 {
+			cancel()
+		}
+	})
+	if calls < 3 {
+		t.Errorf("%d calls", calls)
 	}
 }
