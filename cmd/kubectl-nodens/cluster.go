@@ -60,9 +60,12 @@ func (c *cluster) connect() (err error) {
 
 func (c *cluster) namespace() string { return *c.flags.Namespace }
 
-// pods returns the pods of nodens in the order of their nodes. If a node has several,
-// it returns the ready one, or else the newest.
+// pods connects and returns the pods of nodens in the order of their nodes. If a node has
+// several, it returns the ready one, or else the newest.
 func (c *cluster) pods(ctx context.Context) ([]corev1.Pod, error) {
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
 	list, err := c.client.CoreV1().Pods(c.namespace()).List(ctx, metav1.ListOptions{LabelSelector: c.selector})
 	if err != nil {
 		return nil, err

@@ -71,9 +71,6 @@ type diagnosis struct {
 }
 
 func (c *cluster) doctor(ctx context.Context, f format) error {
-	if err := c.connect(); err != nil {
-		return err
-	}
 	pods, err := c.pods(ctx)
 	if err != nil {
 		return err

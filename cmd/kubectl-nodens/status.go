@@ -77,9 +77,6 @@ func (c *cluster) status(ctx context.Context, f format) error {
 
 // states gets the state of each node.
 func (c *cluster) states(ctx context.Context) ([]answer[*state.State], error) {
-	if err := c.connect(); err != nil {
-		return nil, err
-	}
 	pods, err := c.pods(ctx)
 	if err != nil {
 		return nil, err

@@ -70,9 +70,6 @@ type lookup struct {
 }
 
 func (c *cluster) test(ctx context.Context, o testOptions, f format) error {
-	if err := c.connect(); err != nil {
-		return err
-	}
 	pods, err := c.pods(ctx)
 	if err != nil {
 		return err
