@@ -62,12 +62,9 @@ const (
 // It does nothing unless this process is alive and no successor has taken over,
 // because a heartbeat must not hide that another process hangs. If a successor took
 // over and ended, as in an upgrade that is rolled back, or is frozen, Beat takes over
-// again.
-func (r *Redirect) Beat() (BeatResult, error) { return r.BeatAhead(0) }
-
-// BeatAhead is Beat for a process that sends its next heartbeat only after ahead: the
-// kernel counts the timeout from then.
-func (r *Redirect) BeatAhead(ahead time.Duration) (BeatResult, error) {
+// again. A process that sends its next heartbeat only after ahead says so: the kernel
+// counts the timeout from then.
+func (r *Redirect) Beat(ahead time.Duration) (BeatResult, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.alive {

@@ -182,7 +182,7 @@ func TestSuccessorEnds(t *testing.T) {
 	check(t, next.Attach())
 	check(t, next.Alive())
 	next.beatAgo(t, StaleHeartbeat/2)
-	if got, err := old.Beat(); got != BeatNone || err != nil {
+	if got, err := old.Beat(0); got != BeatNone || err != nil {
 		t.Errorf("Beat of the older process: %d, %v", got, err)
 	}
 	if age, _, err := old.state(); err != nil || age < time.Second {
@@ -203,7 +203,7 @@ func TestBeatTakesOverFromAFrozenProcess(t *testing.T) {
 	check(t, next.Engage())
 	next.beatAgo(t, 2*longTimeout)
 	p.askAll(t, "core")
-	if got, err := old.Beat(); got != BeatFromFrozen || err != nil {
+	if got, err := old.Beat(0); got != BeatFromFrozen || err != nil {
 		t.Errorf("Beat: %d, %v", got, err)
 	}
 	p.askAll(t, "target")
@@ -214,7 +214,7 @@ func TestBeatTakesOverFromAFrozenProcess(t *testing.T) {
 
 func sendBeat(t *testing.T, r *Redirect) {
 	t.Helper()
-	if got, err := r.Beat(); got == BeatFromFrozen || err != nil {
+	if got, err := r.Beat(0); got == BeatFromFrozen || err != nil {
 		t.Errorf("Beat: %d, %v", got, err)
 	}
 }

@@ -58,7 +58,7 @@ func parseTimeOffset(text string) (int64, error) {
 }
 
 // heartbeatAge returns the time since a heartbeat, 0 for one in the future (see
-// BeatAhead). It uses the coarse clock of the programs, which lags by up to a tick.
+// Beat). It uses the coarse clock of the programs, which lags by up to a tick.
 func heartbeatAge(beat uint64) (time.Duration, error) {
 	now, err := kernelClock(unix.CLOCK_MONOTONIC_COARSE)
 	return max(time.Duration(now-int64(beat)), 0), err

@@ -124,7 +124,7 @@ func TestSetFallbacksErrors(t *testing.T) {
 			t.Errorf("%s after Close: %v", name, err)
 		}
 	}
-	_, _ = r.Beat()
+	_, _ = r.Beat(0)
 }
 
 func TestEndpointRoundTrip(t *testing.T) {

@@ -169,7 +169,7 @@ func beatBySelfQuery(r *Redirect, probe *net.UDPConn) {
 			continue
 		}
 		if _, err := probe.Read(buf); err == nil {
-			_, _ = r.Beat()
+			_, _ = r.Beat(0)
 		}
 	}
 }

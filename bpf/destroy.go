@@ -28,7 +28,7 @@ const (
 	diagMessageLen = 4 + len(diagID{}) // start of struct inet_diag_msg
 )
 
-// Protocol is a transport of DestroySockets.
+// Protocol is a transport of destroySockets.
 type Protocol uint8
 
 const (
@@ -36,12 +36,12 @@ const (
 	TCP Protocol = unix.IPPROTO_TCP
 )
 
-// DestroySockets destroys the sockets that are connected to peer in a network
+// destroySockets destroys the sockets that are connected to peer in a network
 // namespace, or connect to it, and returns their number. The next system call
 // on such a socket fails with ECONNABORTED, so that a resolver retries at once. A nil netns means that of
 // the calling thread. It needs CAP_NET_ADMIN there. Without CONFIG_INET_DIAG_DESTROY
 // or udp_diag in the kernel it fails with ErrKernel.
-func DestroySockets(netns *os.File, peer netip.AddrPort, protocols ...Protocol) (int, error) {
+func destroySockets(netns *os.File, peer netip.AddrPort, protocols ...Protocol) (int, error) {
 	peer = unmap(peer)
 	if err := checkUnicast(peer); err != nil {
 		return 0, fmt.Errorf("destroy sockets: peer %w", err)

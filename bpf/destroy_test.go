@@ -32,7 +32,7 @@ func TestDestroySockets(t *testing.T) {
 	p.must(t, request{Op: "send", Socket: "unconnected", Addr: ap(target4), Payload: "q"})
 	destroy := func(peer string, want int) {
 		t.Helper()
-		if n, err := DestroySockets(netns, ap(peer), UDP); n != want || err != nil {
+		if n, err := destroySockets(netns, ap(peer), UDP); n != want || err != nil {
 			t.Errorf("destroyed %d sockets to %s, %v, want %d", n, peer, err, want)
 		}
 	}
@@ -51,13 +51,13 @@ func TestDestroySockets(t *testing.T) {
 	p.must(t, request{Op: "socket", Socket: "tcp", Network: "tcp4"})
 	p.must(t, request{Op: "connect", Socket: "tcp", Addr: ap(target4)})
 	destroy(target4, 0)
-	if n, err := DestroySockets(netns, ap(target4), UDP, TCP); n != 1 || err != nil {
+	if n, err := destroySockets(netns, ap(target4), UDP, TCP); n != 1 || err != nil {
 		t.Errorf("destroyed %d TCP sockets, %v, want 1", n, err)
 	}
 	if got := p.call(t, request{Op: "recv", Socket: "tcp"}).Errno; got != unix.ECONNABORTED {
 		t.Errorf("TCP: recv: %v, want %v", got, unix.ECONNABORTED)
 	}
-	if n, err := DestroySockets(netns, netip.AddrPort{}, UDP); err == nil {
+	if n, err := destroySockets(netns, netip.AddrPort{}, UDP); err == nil {
 		t.Errorf("destroyed %d sockets to an unused address", n)
 	}
 }
@@ -68,7 +68,7 @@ func TestDestroySocketsHere(t *testing.T) {
 	p.must(t, request{Op: "socket", Socket: "u", Network: "udp4"})
 	p.must(t, request{Op: "connect", Socket: "u", Addr: ap(target4)})
 	p.ns.Inside(t, func() error {
-		if n, err := DestroySockets(nil, ap(target4), UDP); n != 1 || err != nil {
+		if n, err := destroySockets(nil, ap(target4), UDP); n != 1 || err != nil {
 			t.Errorf("destroyed %d sockets, %v, want 1", n, err)
 		}
 		return nil

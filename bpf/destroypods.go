@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DestroyPodSockets calls DestroySockets for the network namespace of every pod: of
+// DestroyPodSockets calls destroySockets for the network namespace of every pod: of
 // every process below the cgroup kubepods in the proc file system proc, except the
 // caller's own. After a failure it continues with the next namespace. The process
 // must see the pods' processes (hostPID), and needs CAP_SYS_ADMIN and CAP_SYS_PTRACE
@@ -21,7 +21,7 @@ func DestroyPodSockets(kubepods, proc string, peer netip.AddrPort, protocols ...
 	destroyed := 0
 	var errs []error
 	err := eachNetwork(kubepods, proc, func(netns *os.File) bool {
-		n, err := DestroySockets(netns, peer, protocols...)
+		n, err := destroySockets(netns, peer, protocols...)
 		destroyed += n
 		errs = append(errs, err)
 		return true

@@ -60,8 +60,8 @@ func (t *LeaseTable) PassedOn(client netip.AddrPort, id uint16) (ifindex int) {
 	return 0
 }
 
-// RevokeInterface ends the leases of an interface.
-func (t *LeaseTable) RevokeInterface(ifindex int) {
+// revokeInterface ends the leases of an interface.
+func (t *LeaseTable) revokeInterface(ifindex int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range t.buckets {

@@ -189,7 +189,7 @@ func (f *Fastpath) Detach(ifindex int) error {
 		return nil
 	}
 	delete(f.links, ifindex)
-	f.RevokeInterface(ifindex)
+	f.revokeInterface(ifindex)
 	return l.Close()
 }
 

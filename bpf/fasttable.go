@@ -14,8 +14,8 @@ import (
 // maxFastPorts is the number of different ports that the program looks at, at most.
 const maxFastPorts = int(fastLimitsFAST_PORTS)
 
-// FastZones is the number of zone counters of the program.
-const FastZones = int(fastLimitsFAST_ZONES)
+// fastZones is the number of zone counters of the program.
+const fastZones = int(fastLimitsFAST_ZONES)
 
 // Answer is an answer that the program may give. The slices are not kept.
 type Answer struct {
@@ -351,7 +351,7 @@ type encoded struct {
 // encode reports false if a does not fit into a cell.
 func (t *AnswerTable) encode(a *Answer) (*encoded, bool) {
 	e := new(encoded)
-	if !e.setQuestion(a.Question) || !e.setBody(a) || a.Zone >= FastZones || a.Type >= int(fastLimitsFAST_TYPES) ||
+	if !e.setQuestion(a.Question) || !e.setBody(a) || a.Zone >= fastZones || a.Type >= int(fastLimitsFAST_TYPES) ||
 		a.Judged >= int(fastLimitsFAST_JUDGED) {
 		return nil, false
 	}

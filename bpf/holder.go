@@ -31,19 +31,14 @@ func pinnedHolder(dir string) (h holder, err error) {
 	if h.cookie, err = pinnedCookie(dir); err != nil || h.cookie == 0 {
 		return holder{}, err
 	}
-	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, redirectMapHeartbeat), &ebpf.LoadPinOptions{ReadOnly: true})
-	if errors.Is(err, os.ErrNotExist) {
-		return h, nil
-	}
-	if err != nil {
-		return h, explain("load pinned heartbeat", err)
-	}
-	defer m.Close()
-	var raw [8]byte
-	if err := m.Lookup(uint32(0), &raw); err != nil {
-		return h, explain("read heartbeat", err)
-	}
-	h.age, err = heartbeatAge(binary.NativeEndian.Uint64(raw[:]))
+	err = withMap(dir, redirectMapHeartbeat, func(m *ebpf.Map) error {
+		var raw [8]byte
+		err := m.Lookup(uint32(0), &raw)
+		if err == nil {
+			h.age, err = heartbeatAge(binary.NativeEndian.Uint64(raw[:]))
+		}
+		return err
+	})
 	return h, err
 }
 

@@ -258,7 +258,7 @@ func TestBeatWhileWaiting(t *testing.T) {
 		var longest time.Duration
 		for waiting := true; waiting; {
 			before := time.Now()
-			_, err := r.Beat()
+			_, err := r.Beat(0)
 			check(t, err)
 			longest = max(longest, time.Since(before))
 			select {

@@ -85,7 +85,7 @@ func (h *heartbeat) run(ctx context.Context) {
 		ahead := h.pace.ahead(time.Now())
 		timer.Reset(h.interval) // counts while the query is answered
 		if probes[next].Ask(h.interval) == nil {
-			sent, err := h.kernel.BeatAhead(ahead)
+			sent, err := h.kernel.Beat(ahead)
 			if sent == bpf.BeatFromFrozen {
 				h.takePorts()
 			}
