@@ -108,9 +108,9 @@ func (h *handOver) take(r io.Reader) (int, error) {
 	return h.store.ReadSnapshot(b, now)
 }
 
-// RemoveSnapshot removes the files of -cache-snapshot and their directory, unless it
+// removeSnapshot removes the files of -cache-snapshot and their directory, unless it
 // has other files. It does nothing if path is empty.
-func RemoveSnapshot(path string) error {
+func removeSnapshot(path string) error {
 	if path == "" {
 		return nil
 	}

@@ -32,8 +32,8 @@ func metricsAddr(cfg *config.Config) string {
 	return ""
 }
 
-// PrintLimits prints the limits that the running daemon with this Corefile exports.
-func PrintLimits(ctx context.Context, w io.Writer, cfg *config.Config) {
+// printLimits prints the limits that the running daemon with this Corefile exports.
+func printLimits(ctx context.Context, w io.Writer, cfg *config.Config) {
 	l, err := scrapeLimits(ctx, metricsAddr(cfg))
 	if err != nil {
 		fmt.Fprintf(w, "limits\tunknown: %v\n", err)

@@ -30,7 +30,7 @@ nodens_limit_clamped{limit="max_tcp_connections"} 1
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, metrics) }))
 	defer s.Close()
 	var out bytes.Buffer
-	PrintLimits(t.Context(), &out, &config.Config{Blocks: []*config.Block{{Prometheus: &config.Prometheus{Addr: strings.TrimPrefix(s.URL, "http://")}}}})
+	printLimits(t.Context(), &out, &config.Config{Blocks: []*config.Block{{Prometheus: &config.Prometheus{Addr: strings.TrimPrefix(s.URL, "http://")}}}})
 	want := `limits	memory 128 MiB, heap 39 MiB, cache 64 MiB
 limits	4778 misses, 597 of one client
 limits	56 TCP connections on each address, 28 of one client
@@ -42,7 +42,7 @@ note	-max-tcp-connections does not fit and is lowered; run nodens check with the
 		t.Errorf("got\n%swant\n%s", out.String(), want)
 	}
 	out.Reset()
-	PrintLimits(t.Context(), &out, new(config.Config))
+	printLimits(t.Context(), &out, new(config.Config))
 	if want := "limits\tunknown: the Corefile has no prometheus directive\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}

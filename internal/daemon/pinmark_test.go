@@ -33,7 +33,7 @@ func TestPinMark(t *testing.T) {
 	if err := unreadable.check(t.Context()); err != nil {
 		t.Errorf("with a mark that cannot be read: %v", err)
 	}
-	if err := RemoveSnapshot(snapshot); err != nil {
+	if err := removeSnapshot(snapshot); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.check(t.Context()); err != nil {

@@ -19,7 +19,7 @@ func TestRemoveSnapshot(t *testing.T) {
 	}
 	left := func() int {
 		t.Helper()
-		if err := RemoveSnapshot(path); err != nil {
+		if err := removeSnapshot(path); err != nil {
 			t.Fatal(err)
 		}
 		files, err := os.ReadDir(dir)

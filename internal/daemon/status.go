@@ -106,7 +106,7 @@ func (o *Options) PrintStatus(ctx context.Context, w io.Writer, printError func(
 		printError(fmt.Errorf("cannot determine the address of the metrics, and whether the Corefile has redirection: %w", err))
 		cfg = new(config.Config)
 	}
-	PrintLimits(ctx, w, cfg)
+	printLimits(ctx, w, cfg)
 	redirected, err := redirect.PrintStatus(w, o.Redirect.PinDir, cfg.Redirect().Mode == config.RedirectOn)
 	plan := fastpath.NewPlan(cfg, o.Redirect.Kubepods, o.Redirect.PodLogs)
 	answering := fastpath.PrintStatus(w, plan, func() (map[string]int64, error) { return scrapeLeases(ctx, metricsAddr(cfg)) })

@@ -38,7 +38,7 @@ func (t Teardown) Run(ctx context.Context, o *Options) (removed string, err erro
 	if o.CacheSnapshot != "" {
 		all = append(all, o.CacheSnapshot)
 	}
-	return strings.Join(all, ", "), errors.Join(bpf.Teardown(o.Redirect.PinDir), netsetup.Teardown(ctx, o.HostConfig()), RemoveSnapshot(o.CacheSnapshot))
+	return strings.Join(all, ", "), errors.Join(bpf.Teardown(o.Redirect.PinDir), netsetup.Teardown(ctx, o.HostConfig()), removeSnapshot(o.CacheSnapshot))
 }
 
 // runningPID names the daemon in this network, or is empty.

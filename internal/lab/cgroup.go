@@ -17,16 +17,16 @@ import (
 // CgroupMount returns where the cgroup v2 hierarchy is mounted.
 func CgroupMount(t testing.TB) string {
 	t.Helper()
-	if dir, ok := FindMount(t, "cgroup2", ""); ok {
+	if dir, ok := findMount(t, "cgroup2", ""); ok {
 		return dir
 	}
 	Skip(t, "no cgroup v2 hierarchy is mounted")
 	return ""
 }
 
-// FindMount finds a mount by its type and a super block option, see
+// findMount finds a mount by its type and a super block option, see
 // proc_pid_mountinfo(5).
-func FindMount(t testing.TB, fsType, option string) (string, bool) {
+func findMount(t testing.TB, fsType, option string) (string, bool) {
 	t.Helper()
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

@@ -100,15 +100,15 @@ func (n *CNINode) wire(t testing.TB) {
 	} {
 		n.Node.Sysctl(t, name, value)
 	}
-	n.Node.AddLinkRoute(t, PodIP+"/32", "lxc0")
+	n.Node.addLinkRoute(t, PodIP+"/32", "lxc0")
 	n.Node.AddRoute(t, "0.0.0.0/0", OutsideIP)
-	n.Pod.AddLinkRoute(t, "10.0.1.1/32", "eth0")
+	n.Pod.addLinkRoute(t, "10.0.1.1/32", "eth0")
 	n.Pod.AddRoute(t, "0.0.0.0/0", "10.0.1.1")
 	n.Outside.AddRoute(t, "10.0.1.0/24", NodeIP)
 }
 
-// AddLinkRoute routes dst, a prefix, to the neighbours on a link.
-func (n *Netns) AddLinkRoute(t testing.TB, dst, link string) {
+// addLinkRoute routes dst, a prefix, to the neighbours on a link.
+func (n *Netns) addLinkRoute(t testing.TB, dst, link string) {
 	t.Helper()
 	n.must(t, "add route to "+dst, func() error {
 		l, err := netlink.LinkByName(link)
@@ -150,8 +150,8 @@ func (n *CNINode) attach(t testing.TB, spec *ebpf.CollectionSpec, mode CNIMode, 
 			_ = c.Close()
 		}
 	})
-	n.Node.AttachIngress(t, "lxc0", n.objs.FromPod)
-	n.Outside.AttachIngress(t, "eth0", n.objs.CountVIP)
+	n.Node.attachIngress(t, "lxc0", n.objs.FromPod)
+	n.Outside.attachIngress(t, "eth0", n.objs.CountVIP)
 }
 
 // cniObject is the path of an object that is compiled and committed in package
@@ -171,8 +171,8 @@ func word(ip string) uint32 {
 	return binary.NativeEndian.Uint32(raw[:])
 }
 
-// AttachIngress attaches a program to the packets that a link receives.
-func (n *Netns) AttachIngress(t testing.TB, link string, prog *ebpf.Program) {
+// attachIngress attaches a program to the packets that a link receives.
+func (n *Netns) attachIngress(t testing.TB, link string, prog *ebpf.Program) {
 	t.Helper()
 	n.must(t, "attach to "+link, func() error {
 		l, err := netlink.LinkByName(link)

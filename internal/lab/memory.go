@@ -24,10 +24,10 @@ func NewMemory(t testing.TB) *Memory {
 	t.Helper()
 	NeedRoot(t)
 	name := fmt.Sprintf("nodens-memory-%d-%d", os.Getpid(), cgroupSeq.Add(1))
-	if mount, ok := FindMount(t, "cgroup", "memory"); ok {
+	if mount, ok := findMount(t, "cgroup", "memory"); ok {
 		return &Memory{MakeCgroup(t, filepath.Join(mount, name)), "memory.limit_in_bytes", "memory.usage_in_bytes", "-1"}
 	}
-	mount, ok := FindMount(t, "cgroup2", "")
+	mount, ok := findMount(t, "cgroup2", "")
 	if !ok {
 		Skip(t, "no cgroup hierarchy is mounted")
 	}
