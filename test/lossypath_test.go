@@ -111,21 +111,14 @@ func (p lossyPath) start(t *testing.T, c *cluster) (lost func() int) {
 	if p.replies {
 		n = c.node
 	}
-	nft := func(command string) string {
-		out, errs, status := lab.Command{Netns: n, Args: []string{"nft", command}}.Output(t)
-		if status != 0 {
-			t.Fatalf("nft %s: %s", command, errs)
-		}
-		return out
-	}
-	nft("add table ip path")
-	nft("add chain ip path in { type filter hook input priority 0; }")
-	nft("add rule ip path in " + p.match + " counter drop")
+	n.Nft(t, "add table ip path")
+	n.Nft(t, "add chain ip path in { type filter hook input priority 0; }")
+	n.Nft(t, "add rule ip path in "+p.match+" counter drop")
 	lab.StartDaemon(t, lab.DaemonOptions{Binary: buildPlain.Path(t), Netns: c.node,
 		Corefile: ". {\n errors\n cache 600\n bind " + localIP + "\n forward . " + ip + "\n}\n"})
 	packets := regexp.MustCompile(`counter packets (\d+)`)
 	return func() int {
-		m := packets.FindStringSubmatch(nft("list chain ip path in"))
+		m := packets.FindStringSubmatch(n.Nft(t, "list chain ip path in"))
 		if m == nil {
 			t.Fatal("no counter")
 		}

@@ -84,6 +84,18 @@ func (c Command) Output(t testing.TB) (stdout, stderr string, status int) {
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
+// Nft runs commands of nft in the namespace, separated by semicolons, and returns their
+// output.
+func (n *Netns) Nft(t testing.TB, commands string) string {
+	t.Helper()
+	NeedTools(t, "nft")
+	stdout, stderr, status := Command{Netns: n, Args: []string{"nft", commands}}.Output(t)
+	if status != 0 {
+		t.Fatalf("nft %s: %s", commands, stderr)
+	}
+	return stdout
+}
+
 // Process is a running program.
 type Process struct {
 	Out, Err *Lines

@@ -199,17 +199,17 @@ func redirectBreakages() []breakage {
 	return []breakage{
 		{name: "configured, not attached", do: on, want: []string{"fault node redirect-detached", "fault pod cni-swallows"}},
 		lost("target unreachable", "are redirected to "+redirectTarget+", and no server answers there: a filter on the node drops them", func(t *testing.T, w *world) {
-			nft(t, w.node, "table ip t { chain c { type filter hook prerouting priority -250; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
+			w.node.Nft(t, "table ip t { chain c { type filter hook prerouting priority -250; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
 		}),
 		lost("target unreachable, the CNI has a link for all pods", "a filter on the node drops them", func(t *testing.T, w *world) {
-			nft(t, w.node, "table ip t { chain c { type filter hook prerouting priority -250; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
+			w.node.Nft(t, "table ip t { chain c { type filter hook prerouting priority -250; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
 			routeBy(t, w, "cilium_host")
 		}),
 		lost("target behind a firewall", "these chains drop by default: ip t c", func(t *testing.T, w *world) {
-			nft(t, w.node, "table ip t { chain c { type filter hook input priority 10; policy drop; iifname lo accept; iifname != lxc0 accept; meta l4proto { tcp, udp } th dport 53 accept; }; }")
+			w.node.Nft(t, "table ip t { chain c { type filter hook input priority 10; policy drop; iifname lo accept; iifname != lxc0 accept; meta l4proto { tcp, udp } th dport 53 accept; }; }")
 			waitForRule(t, w.node, "20053", "ip", "t", "c") // of nodens: until then doctor reports it as missing
 			// As if it stood before the accept rules of nodens.
-			nft(t, w.node, "table ip u { chain c { type filter hook input priority -10; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
+			w.node.Nft(t, "table ip u { chain c { type filter hook input priority -10; iifname lxc0 meta l4proto { tcp, udp } th dport 20053 drop; }; }")
 		}),
 		lost("no route to the target", "the pod has no route to "+lab.NodeIP, func(t *testing.T, w *world) {
 			output(t, w.pod, "ip", "route", "add", "unreachable", lab.NodeIP)

@@ -119,7 +119,7 @@ func TestServiceAddress(t *testing.T) {
 	w := newWorld(t)
 	w.node.AddRoute(t, "0.0.0.0/0", lab.OutsideIP)
 	w.startPod(t, "nameserver "+service+"\n")
-	nft(t, w.node, "table ip kube-proxy { chain c { type nat hook prerouting priority -100; ip daddr "+service+" udp dport 53 dnat to "+clusterDNS+
+	w.node.Nft(t, "table ip kube-proxy { chain c { type nat hook prerouting priority -100; ip daddr "+service+" udp dport 53 dnat to "+clusterDNS+
 		"; ip daddr "+service+" tcp dport 53 dnat to "+clusterDNS+"; }; }")
 	w.write(t, "Corefile", strings.ReplaceAll(corefile, "bind "+localIP, "bind "+localIP+" "+service))
 	both := []string{"-wait", "1s", "-localip", localIP + "," + service}
@@ -250,7 +250,7 @@ func servingBreakages() []breakage {
 			lab.StartUpstream(t, w.node, localAddr, normal)
 		}, want: []string{"fault node other-server", "warning node host-drift"}, text: "CoreDNS-1.14.7"},
 		{name: "no TCP", do: func(t *testing.T, w *world) {
-			nft(t, w.node, "table ip t { chain c { type filter hook output priority 0; ip daddr "+localIP+" tcp dport 53 reject with tcp reset; }; }")
+			w.node.Nft(t, "table ip t { chain c { type filter hook output priority 0; ip daddr "+localIP+" tcp dport 53 reject with tcp reset; }; }")
 		}, want: []string{"fault node tcp-lost"}},
 		{name: "no capability", down: true, do: addAddress, wrap: []string{"setpriv", "--bounding-set=-net_bind_service", "--inh-caps=-net_bind_service"},
 			want: []string{"fault node capability-missing", "fault node not-serving", "warning node host-drift"}, text: "NET_BIND_SERVICE"},
@@ -264,7 +264,7 @@ func hostBreakages() []breakage {
 	return []breakage{
 		{name: "rules missing", flags: []string{"-setupiptables=false"}, want: []string{"warning node host-drift"}, text: "netfilter rules"},
 		{name: "firewall", flags: []string{"-setupiptables=false"}, args: []string{"-setupiptables=false"}, do: func(t *testing.T, w *world) {
-			nft(t, w.node, "table inet fw { chain in { type filter hook input priority 0; policy drop; iif lo accept; ip protocol icmp accept; udp sport 53 accept; tcp sport 53 accept; ip daddr "+localIP+" accept; }; }")
+			w.node.Nft(t, "table inet fw { chain in { type filter hook input priority 0; policy drop; iif lo accept; ip protocol icmp accept; udp sport 53 accept; tcp sport 53 accept; ip daddr "+localIP+" accept; }; }")
 		}, want: []string{"warning node firewall-drops"}, text: "fw"},
 		{name: "conntrack nearly full", files: conntrack("850", "1000"), want: []string{"warning node conntrack-full"}},
 		{name: "conntrack full", files: conntrack("990", "1000"), want: []string{"fault node conntrack-full"}, text: "99 %"},
@@ -296,7 +296,7 @@ func upstreamBreakages() []breakage {
 		{name: "fallback silent", args: doctorsCorefile, do: given(strings.Replace(corefile, clusterDNS, deadDNS, 1)),
 			want: []string{"fault node fallback-silent"}},
 		{name: "upstream without TCP", args: doctorsCorefile, do: func(t *testing.T, w *world) {
-			nft(t, w.ext, "table ip t { chain c { type filter hook input priority 0; ip daddr "+outsideDNS+" tcp dport 53 reject with tcp reset; }; }")
+			w.ext.Nft(t, "table ip t { chain c { type filter hook input priority 0; ip daddr "+outsideDNS+" tcp dport 53 reject with tcp reset; }; }")
 			given(rootForward(outsideDNS))(t, w)
 		}, want: []string{"warning node upstream-no-tcp"}},
 		{name: "upstream refuses", do: func(_ *testing.T, w *world) {
@@ -316,11 +316,11 @@ func upstreamBreakages() []breakage {
 		{name: "empty resolv.conf", files: map[string]string{"/etc/resolv.conf": "options ndots:1\n"}, want: []string{"fault node resolv-empty"}},
 		{name: "fragments lost", do: func(t *testing.T, w *world) {
 			w.answerAs(large)
-			nft(t, w.node, fragments+"ip frag-off & 0x3fff != 0 drop; }; }")
+			w.node.Nft(t, fragments+"ip frag-off & 0x3fff != 0 drop; }; }")
 		}, want: []string{"warning node large-lost"}, text: "arrives, truncated"},
 		{name: "large packets lost", do: func(t *testing.T, w *world) {
 			w.answerAs(large)
-			nft(t, w.node, fragments+"meta l4proto udp meta length > 1000 drop; }; }")
+			w.node.Nft(t, fragments+"meta l4proto udp meta length > 1000 drop; }; }")
 		}, want: []string{"fault node large-lost"}, text: "even with"},
 	}
 }
@@ -423,10 +423,10 @@ const fromPod = "table ip t { chain c { type filter hook prerouting priority -25
 func podBreakages() []breakage {
 	return []breakage{
 		{name: "lost on the way", do: func(t *testing.T, w *world) {
-			nft(t, w.node, fromPod+"ip daddr "+localIP+" drop; }; }")
+			w.node.Nft(t, fromPod+"ip daddr "+localIP+" drop; }; }")
 		}, want: []string{"fault pod pod-lost"}},
 		{name: "cut off", do: func(t *testing.T, w *world) {
-			nft(t, w.node, fromPod+"drop; }; }")
+			w.node.Nft(t, fromPod+"drop; }; }")
 		}, want: []string{"fault pod pod-cut-off"}},
 		{name: "uses other servers", do: func(t *testing.T, w *world) {
 			w.startPod(t, "nameserver "+clusterDNS+"\n")
@@ -438,13 +438,13 @@ func podBreakages() []breakage {
 			w.startPod(t, "nameserver 127.0.0.53\n")
 		}, want: []string{"fault pod pod-loopback-resolver", "warning pod pod-elsewhere"}},
 		{name: "translated elsewhere", flags: []string{"-setupiptables=false"}, args: []string{"-setupiptables=false"}, do: func(t *testing.T, w *world) {
-			nft(t, w.node, "table ip t { chain c { type nat hook prerouting priority -100; iifname pod0 ip daddr "+localIP+" dnat to "+clusterDNS+"; }; }")
+			w.node.Nft(t, "table ip t { chain c { type nat hook prerouting priority -100; iifname pod0 ip daddr "+localIP+" dnat to "+clusterDNS+"; }; }")
 		}, want: []string{"fault pod pod-other-server"}, text: "CoreDNS-1.14.7"},
 		{name: "no TCP from the pod", do: func(t *testing.T, w *world) {
-			nft(t, w.node, fromPod+"ip daddr "+localIP+" tcp dport 53 drop; }; }")
+			w.node.Nft(t, fromPod+"ip daddr "+localIP+" tcp dport 53 drop; }; }")
 		}, want: []string{"fault pod pod-tcp-lost"}},
 		{name: "no fallback from the pod", do: func(t *testing.T, w *world) {
-			nft(t, w.node, fromPod+"ip daddr "+clusterDNS+" drop; }; }")
+			w.node.Nft(t, fromPod+"ip daddr "+clusterDNS+" drop; }; }")
 		}, want: []string{"warning pod pod-fallback-silent"}},
 		{name: "small MTU", do: func(t *testing.T, w *world) {
 			output(t, w.pod, "ip", "link", "set", "eth0", "mtu", "1200")

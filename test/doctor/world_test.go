@@ -155,12 +155,6 @@ func output(t *testing.T, n *lab.Netns, args ...string) {
 	}
 }
 
-// nft installs rules in a namespace.
-func nft(t *testing.T, n *lab.Netns, rules string) {
-	t.Helper()
-	output(t, n, "nft", "-f", lab.WriteFile(t, filepath.Join(t.TempDir(), "rules.nft"), rules))
-}
-
 // waitForRule waits until a chain has a rule with a text. There is no signal to wait for.
 func waitForRule(t *testing.T, n *lab.Netns, text string, chain ...string) {
 	t.Helper()

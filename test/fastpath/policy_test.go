@@ -3,7 +3,6 @@ package fastpath
 import (
 	"errors"
 	"net"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,25 +19,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// nft runs commands of nft in a namespace.
-func nft(t *testing.T, n *lab.Netns, commands ...string) {
-	t.Helper()
-	lab.NeedTools(t, "nft")
-	n.Inside(t, func() error {
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(strings.Join(commands, "\n"))
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Logf("nft: %s", out)
-		}
-		return err
-	})
-}
-
 // deny drops DNS queries of a pod at the node.
 func deny(t *testing.T, n *node, addr string) {
 	t.Helper()
-	nft(t, n.Netns, "table inet denied { chain input { type filter hook input priority 0; ip saddr "+addr+" udp dport 53 drop; }; }")
+	n.Netns.Nft(t, "table inet denied { chain input { type filter hook input priority 0; ip saddr "+addr+" udp dport 53 drop; }; }")
 }
 
 // asks sends a query and reports whether a reply arrives soon.
@@ -367,7 +351,7 @@ func TestStrictPod(t *testing.T) {
 	for _, pod := range []*lab.Netns{n.routed, n.bridged} {
 		pod.Sysctl(t, "ipv4/conf/all/rp_filter", "1")
 		pod.Sysctl(t, "ipv4/conf/eth0/rp_filter", "1")
-		nft(t, pod, "table inet f { chain input { type filter hook input priority 0; policy drop; ct state established accept; meta l4proto icmpv6 accept; iif lo accept; }; }")
+		pod.Nft(t, "table inet f { chain input { type filter hook input priority 0; policy drop; ct state established accept; meta l4proto icmpv6 accept; iif lo accept; }; }")
 	}
 	n.start(t, 2, "fastpath on")
 	for _, offload := range []bool{true, false} {

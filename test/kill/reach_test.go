@@ -8,20 +8,11 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// nft changes the node's netfilter rules.
-func (n *node) nft(t *testing.T, rules string) {
-	t.Helper()
-	lab.NeedTools(t, "nft")
-	if _, stderr, status := (lab.Command{Netns: n.Netns, Args: []string{"nft", rules}}).Output(t); status != 0 {
-		t.Fatalf("nft: %s", stderr)
-	}
-}
-
 // A host firewall that drops by default lets pods reach the target.
 func TestInputDrop(t *testing.T) {
 	n := newNode(t)
 	n.dropLocalAddress(t)
-	n.nft(t, `table inet firewall { chain input { type filter hook input priority 0; policy drop; iifname lo accept; ct state established accept; }; }`)
+	n.Nft(t, `table inet firewall { chain input { type filter hook input priority 0; policy drop; iifname lo accept; ct state established accept; }; }`)
 	n.start(t, lab.NewMemory(t))
 	clients := n.startClients(t)
 	all := [][]result{endRound(t, clients, marksOf(clients))}
@@ -74,16 +65,16 @@ func TestUnreachableTarget(t *testing.T) {
 	m := lab.NewMemory(t)
 	clients := n.startClients(t) // by address, until nodens redirects
 	const drop = "table inet cni { chain pods { type filter hook prerouting priority -400; iifname pod* udp dport 20053 drop; }; }"
-	n.nft(t, drop)
+	n.Nft(t, drop)
 	d := n.launch(t, m, nodens)
 	d.Err.WaitFor(t, 0, "sockets are not redirected.*pods get no answer from the target")
 	endRound(t, clients, marksOf(clients)) // nodens started after the clients
 	report(t, "not redirected", clients, [][]result{endRound(t, clients, marksOf(clients))})
-	n.nft(t, "delete table inet cni")
+	n.Nft(t, "delete table inet cni")
 	d.Err.WaitFor(t, 0, redirected)
 
 	mark := d.Err.Mark()
-	n.nft(t, drop)
+	n.Nft(t, drop)
 	d.Err.WaitFor(t, mark, "lookups go to the fallbacks.*pods get no answer from the target")
 	endRound(t, clients, marksOf(clients)) // lookups that began before
 	atCoreDNS := n.atCoreDNS.Load()
@@ -91,7 +82,7 @@ func TestUnreachableTarget(t *testing.T) {
 	if n.atCoreDNS.Load() == atCoreDNS {
 		t.Error("no query reached the fallback")
 	}
-	n.nft(t, "delete table inet cni")
+	n.Nft(t, "delete table inet cni")
 	d.Err.WaitFor(t, mark, "pods reach the target again")
 	report(t, "redirected again", clients, n.waitForDaemon(t, clients))
 	for _, c := range clients {

@@ -146,7 +146,7 @@ func removeAll(t *testing.T, dir string) {
 // versions of Cilium do.
 func (n *node) dropLocalAddress(t *testing.T) {
 	t.Helper()
-	n.nft(t, "table inet cni { chain pods { type filter hook prerouting priority -400; iifname pod* ip daddr "+vip+" drop; }; }")
+	n.Nft(t, "table inet cni { chain pods { type filter hook prerouting priority -400; iifname pod* ip daddr "+vip+" drop; }; }")
 }
 
 // detach detaches a program, as another program on the node may do.

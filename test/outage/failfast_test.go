@@ -78,7 +78,7 @@ func (f fault) run(t *testing.T) (fast, plain tally, outage bool) {
 	d := f.startNodens(t, n, fastAddr, "")
 	f.startNodens(t, n, plainAddr, "max_fails 0\n")
 	if f.rule != "" {
-		nft(t, n, "add table ip faults; add chain ip faults in { type filter hook input priority 0; }; add rule ip faults in "+f.rule)
+		n.Nft(t, "add table ip faults; add chain ip faults in { type filter hook input priority 0; }; add rule ip faults in "+f.rule)
 	}
 	stop := make(chan struct{})
 	var work sync.WaitGroup
@@ -91,11 +91,11 @@ func (f fault) run(t *testing.T) (fast, plain tally, outage bool) {
 	}
 	time.Sleep(2 * time.Second)
 	if f.restart > 0 {
-		nft(t, n, "add table ip away; add chain ip away in { type filter hook input priority 0; }; add rule ip away in ip daddr 10.53.0.1 drop")
+		n.Nft(t, "add table ip away; add chain ip away in { type filter hook input priority 0; }; add rule ip away in ip daddr 10.53.0.1 drop")
 		core.Kill()
 		time.Sleep(f.restart)
 		startCoreDNS(t, n, f.delay)
-		nft(t, n, "delete table ip away")
+		n.Nft(t, "delete table ip away")
 	}
 	wait := 6 * time.Second
 	if *full {
@@ -131,14 +131,4 @@ func (f fault) startNodens(t *testing.T, n *lab.Netns, address, option string) *
 	d := lab.Command{Netns: n, Args: []string{nodens.Path(t), "-conf", corefile, "-clients", "all"}}.Start(t)
 	d.Out.WaitFor(t, 0, ` listens on `)
 	return d
-}
-
-// nft changes the namespace's rules. A semicolon and a space end a command.
-func nft(t *testing.T, n *lab.Netns, commands string) {
-	t.Helper()
-	for command := range strings.SplitSeq(strings.ReplaceAll(commands, "; }", ";}"), "; ") {
-		if _, errs, status := (lab.Command{Netns: n, Args: []string{"nft", command}}).Output(t); status != 0 {
-			t.Fatalf("nft %s: %s", command, errs)
-		}
-	}
 }
