@@ -105,7 +105,7 @@ func (sw *snapshotWriter) queue(id string, set *binSet, k Kind, main bool) error
 		empty := sw.chunk.Len()
 		set.shard.mu.Lock()
 		if started {
-			next = set.resume(k, main, next, seq)
+			next = set.resume(k, main, seq)
 		} else {
 			next = set.bins[k].queue(main).newest
 		}
@@ -127,9 +127,8 @@ func (sw *snapshotWriter) queue(id string, set *binSet, k Kind, main bool) error
 	return nil
 }
 
-// resume returns block if it is still the entry that was enqueued as number seq,
-// else the newest entry enqueued before it, or 0.
-func (s *binSet) resume(k Kind, main bool, block, seq uint32) uint32 {
+// resume returns the newest entry that was enqueued as number seq or before, or 0.
+func (s *binSet) resume(k Kind, main bool, seq uint32) uint32 {
 	if s.retired {
 		return 0
 	}

@@ -105,16 +105,16 @@ const unnamed = "a server that does not identify itself"
 // isNodens reports whether who names a nodens.
 func isNodens(who string) bool { return strings.HasPrefix(who, "nodens ") }
 
-// identify returns the name of a server, or "" if it does not answer at all.
-func (c client) identify(ctx context.Context, from place, network string, server netip.AddrPort) (who string, o outcome) {
-	o = c.query(ctx, from, network, server, chaos("id.server."))
+// identify returns the name of a server, asked over UDP, or "" if it does not answer at all.
+func (c client) identify(ctx context.Context, from place, server netip.AddrPort) (who string, o outcome) {
+	o = c.query(ctx, from, "udp", server, chaos("id.server."))
 	if !o.answered() {
 		return "", o
 	}
 	if s := txt(o.reply); isNodens(s) {
 		return s, o
 	}
-	if v := txt(c.query(ctx, from, network, server, chaos("version.bind.")).reply); v != "" {
+	if v := txt(c.query(ctx, from, "udp", server, chaos("version.bind.")).reply); v != "" {
 		return v, o
 	}
 	return unnamed, o

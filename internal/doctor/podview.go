@@ -109,7 +109,7 @@ func (e *podExamination) reach(ctx context.Context, addr netip.AddrPort) reach {
 	var viaCgroup reply
 	parallel(
 		func() {
-			who, o := e.identify(ctx, e.place, "udp", addr)
+			who, o := e.identify(ctx, e.place, addr)
 			r.plain, r.why = who, o.why()
 		},
 		func() { tcp = e.query(ctx, e.place, "tcp", addr, chaos("id.server.")) },
@@ -141,7 +141,7 @@ func (e *podExamination) reachesCluster(ctx context.Context) bool {
 		for _, s := range f.To {
 			servers++
 			work = append(work, func() {
-				_, o := e.identify(ctx, e.place, "udp", s.Addr)
+				_, o := e.identify(ctx, e.place, s.Addr)
 				reached <- o.answered()
 			})
 		}

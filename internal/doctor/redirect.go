@@ -80,7 +80,7 @@ func Ask(ctx context.Context, r io.Reader, w io.Writer) error {
 	c := client{o.Timeout}
 	var rep reply
 	parallel(
-		func() { rep.UDP, _ = c.identify(ctx, place{}, "udp", o.Server) },
+		func() { rep.UDP, _ = c.identify(ctx, place{}, o.Server) },
 		func() { rep.TCP = c.query(ctx, place{}, "tcp", o.Server, chaos("id.server.")).answered() },
 	)
 	return json.NewEncoder(w).Encode(rep)

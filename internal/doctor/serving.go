@@ -56,7 +56,7 @@ func (e *examination) hostState(ctx context.Context) HostState {
 
 // examine returns the server that answers at addr, or "".
 func (e servingExamination) examine(ctx context.Context, addr netip.AddrPort) string {
-	who, o := e.identify(ctx, e.node, "udp", addr)
+	who, o := e.identify(ctx, e.node, addr)
 	holders := e.holdersOf(addr.Port(), addr.Addr())
 	switch {
 	case who == "" && slices.Contains(e.missing, addr.Addr()):

@@ -98,8 +98,8 @@ func (s *Server) open(ctx context.Context, b Binding) (*listener, error) {
 	return l, nil
 }
 
-// serve starts the readers. They end when stop is called. If a reader fails
-// before, serve calls fail with its error.
+// serve starts the readers. They end when stop is called. If a UDP reader fails before,
+// serve calls fail with its error.
 func (l *listener) serve(fail func(error)) {
 	for _, u := range l.udp {
 		l.readers.Go(func() {
@@ -108,11 +108,7 @@ func (l *listener) serve(fail func(error)) {
 			}
 		})
 	}
-	l.readers.Go(func() {
-		if err := l.tcp.serve(); err != nil {
-			fail(err)
-		}
-	})
+	l.readers.Go(l.tcp.serve)
 }
 
 // stop takes the listener out of service and loses no query: new datagrams go to

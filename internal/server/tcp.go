@@ -94,7 +94,7 @@ func (s *Server) listenTCP(ctx context.Context, lis *listener) (*tcpListener, er
 
 // serve accepts until the listener is closed or told to stop. It logs a failure
 // unless accept failed within the last minute, too.
-func (t *tcpListener) serve() error {
+func (t *tcpListener) serve() {
 	const shortestPause, longestPause = 5 * time.Millisecond, time.Second
 	pause, failed := shortestPause, time.Time{}
 	for {
@@ -105,7 +105,7 @@ func (t *tcpListener) serve() error {
 			continue
 		}
 		if t.lis.closing.Load() || errors.Is(err, net.ErrClosed) {
-			return nil
+			return
 		}
 		now := t.srv.clock()
 		if failed.IsZero() || now.Sub(failed) > time.Minute {
@@ -118,7 +118,7 @@ func (t *tcpListener) serve() error {
 		select { // The client waits in the backlog.
 		case <-time.After(pause):
 		case <-t.srv.ctx.Done():
-			return nil
+			return
 		}
 		pause = min(2*pause, longestPause)
 	}
