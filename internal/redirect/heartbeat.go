@@ -68,13 +68,9 @@ type heartbeat struct {
 // each answer. If a target does not answer, run repeats that query and sends no
 // heartbeat.
 func (h *heartbeat) run(ctx context.Context) {
-	const again = 5 * time.Second
-	probes, err := openProbes(h.services, h.workers)
-	for ; err != nil; probes, err = openProbes(h.services, h.workers) {
-		h.status.error("no heartbeat: pods use the fallbacks", "error", err)
-		if !pause(ctx, again) {
-			return
-		}
+	probes := h.openProbes(ctx)
+	if probes == nil {
+		return
 	}
 	defer closeProbes(probes)
 	defer h.withdrawn()
@@ -107,6 +103,21 @@ func (h *heartbeat) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+		}
+	}
+}
+
+// openProbes opens the probes of the targets. It returns nil if ctx is done first.
+func (h *heartbeat) openProbes(ctx context.Context) []*server.Prober {
+	const again = 5 * time.Second
+	for {
+		probes, err := openProbes(h.services, h.workers)
+		if err == nil {
+			return probes
+		}
+		h.status.error("no heartbeat: pods use the fallbacks", "error", err)
+		if !pause(ctx, again) {
+			return nil
 		}
 	}
 }
