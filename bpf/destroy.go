@@ -28,7 +28,7 @@ const (
 	diagMessageLen = 4 + len(diagID{}) // start of struct inet_diag_msg
 )
 
-// Protocol is a transport of destroySockets.
+// Protocol is a transport, an IPPROTO number.
 type Protocol uint8
 
 const (
@@ -38,9 +38,9 @@ const (
 
 // destroySockets destroys the sockets that are connected to peer in a network
 // namespace, or connect to it, and returns their number. The next system call
-// on such a socket fails with ECONNABORTED, so that a resolver retries at once. A nil netns means that of
-// the calling thread. It needs CAP_NET_ADMIN there. Without CONFIG_INET_DIAG_DESTROY
-// or udp_diag in the kernel it fails with ErrKernel.
+// on such a socket fails with ECONNABORTED, so that a resolver retries at once. A nil
+// netns means that of the calling thread. It needs CAP_NET_ADMIN there. Without
+// CONFIG_INET_DIAG_DESTROY or udp_diag in the kernel it fails with ErrKernel.
 func destroySockets(netns *os.File, peer netip.AddrPort, protocols ...Protocol) (int, error) {
 	peer = unmap(peer)
 	if err := checkUnicast(peer); err != nil {

@@ -12,11 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DestroyPodSockets calls destroySockets for the network namespace of every pod: of
-// every process below the cgroup kubepods in the proc file system proc, except the
-// caller's own. After a failure it continues with the next namespace. The process
-// must see the pods' processes (hostPID), and needs CAP_SYS_ADMIN and CAP_SYS_PTRACE
-// to enter their namespaces.
+// DestroyPodSockets destroys the sockets that are connected to peer, or connect to it, in
+// the network namespace of every pod: of every process below the cgroup kubepods in the
+// proc file system proc, except the caller's own. It returns their number. Their next
+// system call fails with ECONNABORTED, so that a resolver retries at once. After a failure
+// it continues with the next namespace. The process must see the pods' processes
+// (hostPID), and needs CAP_NET_ADMIN, CAP_SYS_ADMIN and CAP_SYS_PTRACE. Without
+// CONFIG_INET_DIAG_DESTROY or udp_diag in the kernel, the error wraps ErrKernel.
 func DestroyPodSockets(kubepods, proc string, peer netip.AddrPort, protocols ...Protocol) (int, error) {
 	destroyed := 0
 	var errs []error

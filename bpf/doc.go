@@ -1,6 +1,7 @@
-// Package bpf redirects sockets. When a pod's socket connects or sends to a
-// service's VIP, the kernel sends it to the daemon while the daemon is alive, and
-// to a fallback while it is not. The application sees the VIP in both directions.
+// Package bpf redirects sockets (Redirect), and answers queries of pods in the kernel
+// (Fastpath). When a pod's socket connects or sends to a service's VIP, the kernel sends
+// it to the daemon while the daemon is alive, and to a fallback while it is not. The
+// application sees the VIP in both directions. The sections below are about Redirect.
 //
 // # Pins
 //
@@ -20,7 +21,7 @@
 //
 // # Order of calls
 //
-// OpenRedirect, listen, check that the targets answer, Attach, Alive. When a process
+// OpenRedirect, listen, check that the targets answer, Engage. When a process
 // ends, the kernel closes the highest file descriptor first. That is the canary, so
 // a client whose connection is reset reaches a fallback when it retries. To stop:
 // Withdraw, drain, Close. Everything stays pinned until Teardown.

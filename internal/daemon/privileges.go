@@ -40,8 +40,8 @@ func capability(bits ...int) (c capabilities) {
 
 // neededCapabilities returns what a daemon needs after its start. It may open ports
 // below 1024 at a reload. With hostSetup it repairs and removes addresses and
-// rules, or attaches the fast path to interfaces. With redirection it manages BPF programs, enters the network namespaces
-// of pods and resets their sockets.
+// rules, or attaches the fast path to interfaces. With redirection it manages BPF
+// programs, enters the network namespaces of pods and resets their sockets.
 func neededCapabilities(hostSetup, redirection bool) capabilities {
 	c := capability(unix.CAP_NET_BIND_SERVICE)
 	if hostSetup {

@@ -50,7 +50,7 @@ type fallbacks struct {
 	log    *slog.Logger
 	name   string               // that is queried
 	free   func(netip.AddrPort) // closes pods' sockets that are connected to it
-	added  chan struct{}        // signals fallbacks that nobody has asked
+	added  chan struct{}        // signals fallbacks that are not checked yet
 
 	mu     sync.Mutex                          // guards what follows
 	known  map[netip.AddrPort][]netip.AddrPort // by VIP
@@ -202,7 +202,7 @@ func (f *fallbacks) run(ctx context.Context) {
 	}
 }
 
-// wait waits for the next round. Meanwhile it asks those that nobody has asked.
+// wait waits for the next round. Meanwhile it asks those that are not checked yet.
 func (f *fallbacks) wait(ctx context.Context) bool {
 	jitter := time.Duration(rand.Int64N(int64(fallbackInterval / 5)))
 	due := tick.New()

@@ -133,8 +133,8 @@ func (s *session) reportSkipped() {
 	})
 }
 
-// clear removes what a predecessor of any version pinned once that process has ended or is frozen. Otherwise
-// its programs would send pods to the fallbacks forever.
+// clear removes what a predecessor of any version pinned, once that process has ended or
+// is frozen. Otherwise its programs would send pods to the fallbacks for ever.
 func (s *session) clear(ctx context.Context) {
 	const again = 30 * time.Second
 	for {
@@ -288,7 +288,7 @@ func (s *session) withdraw() error {
 	if s.steering != nil {
 		s.steering.stop()
 		s.steering = nil
-		s.status.fallback.Reset() // nobody asks them now
+		s.status.fallback.Reset() // they are no longer checked
 	}
 	if s.kernel == nil {
 		return nil

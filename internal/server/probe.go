@@ -102,7 +102,8 @@ func (p *Prober) interrupt() {
 func (p *Prober) Sockets() int { return len(p.conns) }
 
 // Ask sends one query and waits for its reply. It also accepts the reply to one
-// of the last few queries that got none.
+// of the last few queries that got none. Without a reply in time, the error wraps
+// os.ErrDeadlineExceeded.
 func (p *Prober) Ask(wait time.Duration) error {
 	const few = 4
 	c := p.conns[p.next]

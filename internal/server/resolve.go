@@ -39,8 +39,8 @@ type answer struct {
 }
 
 // start starts to answer a query that tryHit could not answer. j has a slot, and the
-// drain of l waits for it. start does not block. Actions get a goroutine. Any other query is a cache miss, which takes
-// five steps:
+// drain of l waits for it. start does not block. Actions get a goroutine. Any other query
+// is a cache miss, which takes five steps:
 //
 //  1. join the in-flight query for the same question, or start one;
 //  2. query the zone's sources;
