@@ -83,21 +83,32 @@ func TestFaults(t *testing.T) { testFaults(t, newNode(t), func() {}) }
 // TestFaultsWithFastpath does the same while the kernel answers every second lookup of
 // the redirected pods. They send it to the target's address and port.
 func TestFaultsWithFastpath(t *testing.T) {
-	const metrics = "127.0.0.1:9253"
 	n := newNode(t)
+	n.useFastpath(t)
+	testFaults(t, n, func() { n.waitForKernel(t) })
+}
+
+const metrics = "127.0.0.1:9253"
+
+// useFastpath turns the fast path on. Clients then look up one name every second time.
+func (n *node) useFastpath(t *testing.T) {
+	t.Helper()
 	n.popular = true
 	n.writeConf(t, "fallback "+coreDNS, "prometheus "+metrics, "fastpath on")
-	testFaults(t, n, func() {
-		for late := time.Now().Add(2 * time.Minute); ; pause(t, 100*time.Millisecond) {
-			sum, _ := n.Scrape(t, metrics).Sum("nodens_kernel_answers_total")
-			if sum >= 100 {
-				return
-			}
-			if time.Now().After(late) {
-				t.Fatalf("after the last fault, the kernel gave %v answers", sum)
-			}
+}
+
+// waitForKernel waits until the kernel has given answers for the daemon that runs.
+func (n *node) waitForKernel(t *testing.T) {
+	t.Helper()
+	for late := time.Now().Add(2 * time.Minute); ; pause(t, 100*time.Millisecond) {
+		sum, _ := n.Scrape(t, metrics).Sum("nodens_kernel_answers_total")
+		if sum >= 100 {
+			return
 		}
-	})
+		if time.Now().After(late) {
+			t.Fatalf("after the last fault, the kernel gave %v answers", sum)
+		}
+	}
 }
 
 // testFaults calls atEnd while the clients still look up names.

@@ -80,8 +80,21 @@ func (d *daemon) otherShape() *lab.Program {
 
 // TestLosses checks that no lookup fails while redirection is lost and restored, on a
 // node whose CNI does not deliver the local address to pods.
-func TestLosses(t *testing.T) {
+func TestLosses(t *testing.T) { testLosses(t, newNode(t), func() {}) }
+
+// TestLossesWithFastpath does the same while the kernel answers every second lookup.
+func TestLossesWithFastpath(t *testing.T) {
+	if *rounds < 10 {
+		t.Skip("it takes a minute: make kill")
+	}
 	n := newNode(t)
+	n.useFastpath(t)
+	testLosses(t, n, func() { n.waitForKernel(t) })
+}
+
+// testLosses calls atEnd while the clients still look up names.
+func testLosses(t *testing.T, n *node, atEnd func()) {
+	t.Helper()
 	n.dropLocalAddress(t)
 	m := lab.NewMemory(t)
 	otherShape.Path(t) // a build would slow the daemon down
@@ -97,6 +110,7 @@ func TestLosses(t *testing.T) {
 		all := [][]result{endRound(t, clients, marks)}
 		report(t, l.name, clients, append(all, n.waitForDaemon(t, clients)...))
 	}
+	atEnd()
 	for _, c := range clients {
 		c.Kill()
 	}
