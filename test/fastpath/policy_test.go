@@ -163,7 +163,7 @@ func TestForgedAddress(t *testing.T) {
 	// The policy drops ARP, too.
 	setNeighbour(t, n.bridged, "eth0", "10.2.0.1", macOf(t, n.Netns, "cni0"))
 	setNeighbour(t, n.Netns, "cni0", "10.2.0.5", macOf(t, n.bridged, "eth0"))
-	n.attach(t, "veth1", drops(t), ebpf.AttachTCXIngress)
+	attach(t, n.Netns, "veth1", drops(t), ebpf.AttachTCXIngress)
 	c := dialFrom(t, forger, "10.2.0.5")
 	wire, _ := lab.Query("name.example.", dns.TypeA).Pack()
 	stop := make(chan struct{})
@@ -292,7 +292,7 @@ func TestKilledDaemon(t *testing.T) {
 }
 
 // drops is a tcx program that drops everything.
-func drops(t *testing.T) *ebpf.Program {
+func drops(t testing.TB) *ebpf.Program {
 	t.Helper()
 	const shot = 2 // TC_ACT_SHOT
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -306,7 +306,7 @@ func drops(t *testing.T) *ebpf.Program {
 }
 
 // attach attaches a program to an interface, behind that of nodens.
-func (n *node) attach(t testing.TB, name string, prog *ebpf.Program, to ebpf.AttachType) {
+func attach(t testing.TB, n *lab.Netns, name string, prog *ebpf.Program, to ebpf.AttachType) {
 	t.Helper()
 	n.Inside(t, func() error {
 		l, err := netlink.LinkByName(name)
@@ -331,8 +331,8 @@ func TestOtherPrograms(t *testing.T) {
 	}
 	prog := drops(t)
 	for _, name := range []string{"cali1", "veth1"} {
-		n.attach(t, name, prog, ebpf.AttachTCXEgress)
-		n.attach(t, name, prog, ebpf.AttachTCXIngress)
+		attach(t, n.Netns, name, prog, ebpf.AttachTCXEgress)
+		attach(t, n.Netns, name, prog, ebpf.AttachTCXIngress)
 	}
 	for _, pod := range []*lab.Netns{n.routed, n.bridged} {
 		if !asks(t, pod, "name.example.") {

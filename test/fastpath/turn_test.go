@@ -64,5 +64,5 @@ func (n *node) turn(t testing.TB, name string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = prog.Close() })
-	n.attach(t, name, prog, ebpf.AttachTCXIngress)
+	attach(t, n.Netns, name, prog, ebpf.AttachTCXIngress)
 }
