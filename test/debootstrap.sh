@@ -3,10 +3,11 @@
 # Runs the commands of README.md (test/readme.sh) on a fresh Debian, in its own network
 # and process namespaces. mmdebstrap makes the system: unlike debootstrap, it resolves
 # the alternatives that podman depends on. The system is kept in a cache. Go and its
-# caches come from this machine. It skips if it cannot reach the mirror.
+# caches come from this machine. It skips if it cannot reach the mirror. The lines that need
+# a cluster run if make cluster-up has built an API server.
 set -eu
 cd "$(dirname "$0")/.."
-packages=bind9-dnsutils,buildah,ca-certificates,catatonit,curl,iproute2,make,podman,runc,unbound
+packages=bind9-dnsutils,buildah,ca-certificates,catatonit,curl,docker-registry,iproute2,make,podman,runc,unbound
 mirror=${MIRROR:-http://deb.debian.org/debian}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/nodens/debian-$(echo "$packages" | cksum | cut -d' ' -f1).tar
 mkdir -p "${cache%/*}"
@@ -34,8 +35,15 @@ mkdir -p "$root"
 tar -C "$root" -xf "$cache"
 mkdir -p "$root/src" "$root/usr/local/go" "$root/gomod" "$root/gocache" "$root/host"
 git ls-files -z | tar --null --files-from=- -cf - | tar -C "$root/src" -xf -
+kube=${CLUSTER_DIR:-${cache%/*}/cluster}/bin/kube
+if [ -e "$kube" ]; then
+	cp "$kube" "$root/usr/local/bin/kube"
+	cp "$(cd test/deploy && CGO_ENABLED=0 "$GO" tool -n helm)" "$root/usr/local/bin/helm"
+	printf '#!/bin/sh\nexec kube kubectl "$@"\n' >"$root/usr/local/bin/kubectl"
+	chmod +x "$root/usr/local/bin/kubectl"
+fi
 # shellcheck disable=SC2016 # the inner shell expands it
-timeout --kill-after 10 600 unshare --net --mount --pid --fork --kill-child sh -eu -c '
+timeout --kill-after 10 900 unshare --net --mount --pid --fork --kill-child sh -eu -c '
 mount --make-rprivate /
 mount --bind "$root" "$root"
 mount --bind "$("$GO" env GOROOT)" "$root/usr/local/go"
@@ -49,6 +57,6 @@ mount -t tmpfs tmpfs "$root/run"
 cd "$root"
 pivot_root . host
 umount -l /host
-exec env -i HOME=/root PATH=/src/bin:/usr/local/go/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+exec env -i HOME=/root PATH=/src/bin:/usr/local/go/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
 	GOMODCACHE=/gomod GOCACHE=/gocache GOFLAGS=-buildvcs=false GOPROXY=off GOSUMDB=off sh -eu /src/test/readme.sh
 '

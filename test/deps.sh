@@ -38,22 +38,27 @@ packages() {
 		return
 	fi
 	echo "installing for the tests, from the package archive:$missing"
-	log=$(mktemp)
-	policy=/usr/sbin/policy-rc.d
-	# Packages must not start servers on this host.
+	work=$(mktemp -d)
+	trap 'rm -rf "$work" $ours' EXIT
+	trap 'exit 1' HUP INT TERM
+	# Packages must not start servers on this host, neither now nor at the next boot.
+	policy=/usr/sbin/policy-rc.d ours=
 	if [ ! -e $policy ]; then
+		ours=$policy
 		printf '#!/bin/sh\nexit 101\n' >$policy
 		chmod +x $policy
-		trap 'rm -f "$log" $policy' EXIT
-	else
-		trap 'rm -f "$log"' EXIT
 	fi
+	enabled >"$work/before"
 	# shellcheck disable=SC2086 # a list of packages
-	if ! (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing) >"$log" 2>&1; then
-		cat "$log" >&2
+	if ! (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing) >"$work/log" 2>&1; then
+		cat "$work/log" >&2
 		exit 1
 	fi
+	enabled | LC_ALL=C comm -13 "$work/before" - | xargs -r rm -f
 }
+
+# enabled lists the links by which systemd starts a unit at boot.
+enabled() { find /etc/systemd/system -path '*.wants/*' -type l 2>/dev/null | LC_ALL=C sort; }
 
 # axe-core, which tests the accessibility of the status page, is in npm only.
 axe() {
@@ -62,7 +67,7 @@ axe() {
 	echo "installing for the tests, from npm: axe-core"
 	dir=$(mktemp -d)
 	mkdir -p "${file%/*}"
-	(cd "$dir" && npm pack --silent axe-core@4.14.1 >/dev/null &&
+	(cd "$dir" && timeout 60 npm pack --silent axe-core@4.14.1 >/dev/null &&
 		echo "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745  axe-core-4.14.1.tgz" | sha256sum -c --quiet &&
 		tar -xzf axe-core-4.14.1.tgz package/axe.min.js && mv package/axe.min.js "$file") ||
 		echo "axe-core is not installed, tests that need it are skipped" >&2

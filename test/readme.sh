@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the commands of README.md: make run with the query that nodens prints, the commands
-# of a node, and the lines after a $ of the section Install, whose output must be that
-# of README.md. test/debootstrap.sh calls it on a fresh Debian, as root.
+# of a node, and those of the section Install. The output of a line after a $ must be that
+# of README.md; the others use a registry and, if there is one, an API server. Of make
+# test it runs the first step. test/debootstrap.sh calls it on a fresh Debian, as root.
 set -eu
 cd "$(dirname "$0")/.."
 fail() {
@@ -13,6 +14,30 @@ fail() {
 mkdir -p /etc/containers
 printf '[storage]\ndriver = "vfs"\nrunroot = "/run/containers"\ngraphroot = "/var/lib/containers"\n' >/etc/containers/storage.conf
 printf '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\n' >/etc/containers/containers.conf
+
+# make deps, with an apt-get that does to the host what packages of servers do.
+mkdir /tmp/apt
+cat >/tmp/apt/apt-get <<'EOF'
+#!/bin/sh
+echo "noise of apt-get $1"
+[ "$1" = install ] || exit 0
+if /usr/sbin/policy-rc.d server start; then touch /tmp/apt/started; fi
+ln -s /dev/null /etc/systemd/system/multi-user.target.wants/server.service
+[ ! -e /tmp/apt/interrupt ] || kill -INT 0
+EOF
+chmod +x /tmp/apt/apt-get
+host() { ls -R /etc/systemd/system /usr/sbin /tmp/apt; }
+echo '$ make deps'
+before=$(host)
+PATH=/tmp/apt:$PATH make --silent deps >/tmp/printed 2>&1 || fail "make deps fails: $(cat /tmp/printed)"
+cat /tmp/printed
+head -n 1 /tmp/printed | grep -q '^installing for the tests, from the package archive:.* chromium' || fail "make deps does not say first what it installs"
+if grep noise /tmp/printed; then fail "make deps prints what apt-get prints"; fi
+[ "$(host)" = "$before" ] || fail "make deps changes the host: $(host)"
+touch /tmp/apt/interrupt
+if PATH=/tmp/apt:$PATH setsid --wait ./test/deps.sh >/tmp/printed 2>&1; then fail "make deps ignores Ctrl-C"; fi
+[ ! -e /usr/sbin/policy-rc.d ] || fail "make deps leaves its policy after Ctrl-C"
+rm /etc/systemd/system/multi-user.target.wants/server.service
 
 # The host's resolver.
 ip link set lo up
@@ -69,4 +94,36 @@ while [ -e /tmp/command$n ]; do
 	n=$((n + 1))
 done
 [ $n -gt 6 ] || fail "the section Install has $((n - 1)) commands"
-echo "README: make run, four commands of a node and $((n - 1)) of the installation work on a fresh Debian"
+
+# The lines for a cluster, with a registry of that name.
+echo "127.0.0.1 registry.example" >>/etc/hosts
+printf '[[registry]]\nlocation = "registry.example"\ninsecure = true\n' >/etc/containers/registries.conf
+printf 'version: 0.1\nlog: {accesslog: {disabled: true}, level: error}\nstorage: {filesystem: {rootdirectory: /tmp/registry}}\nhttp: {addr: "127.0.0.1:80"}\n' >/tmp/registry.yml
+docker-registry serve /tmp/registry.yml >/tmp/registry.log 2>&1 &
+curl --silent --fail --output /dev/null --retry 60 --retry-delay 1 --retry-all-errors http://registry.example/v2/ || fail "no registry: $(cat /tmp/registry.log)"
+line() { # line START: run the line of the section Install that starts so
+	sed -n '/^## Install/,/^## On a node/p' README.md | grep "^$1" >/tmp/line || fail "no line of Install starts with $1"
+	echo "\$ $(cat /tmp/line)"
+	sh -e /tmp/line >/tmp/printed 2>&1 || { cat /tmp/printed; fail "it fails"; }
+}
+line 'make image'
+line 'buildah manifest push'
+for arch in amd64 arm64; do
+	curl --silent --fail --header 'Accept: application/vnd.oci.image.index.v1+json' http://registry.example/v2/nodens/manifests/v1 | grep -q "\"$arch\"" ||
+		fail "the registry has no image for $arch"
+done
+buildah manifest rm registry.example/nodens:v1 >/dev/null
+podman run --rm --network host registry.example/nodens:v1 version | grep '^nodens ' || fail "the image in the registry does not run"
+cluster="not the lines that need a cluster"
+if command -v kube >/dev/null; then
+	cluster="those for a cluster"
+	. ./test/apiserver.sh
+	line 'helm install'
+	[ "$(kubectl -n kube-system get daemonset nodens -o 'jsonpath={.spec.template.spec.containers[0].image}')" = registry.example/nodens:v1 ] ||
+		fail "the DaemonSet has another image"
+	cp cmd/nodens/testdata/migrate/kops.yaml node-local-dns.yaml
+	kubectl apply -f node-local-dns.yaml >/dev/null
+	line 'nodens migrate'
+	grep '^daemonset.apps/node-local-dns configured' /tmp/printed || fail "the DaemonSet is not changed: $(cat /tmp/printed)"
+fi
+echo "README: make deps, make run, four commands of a node, $((n - 1)) of the installation there, image and registry, and $cluster work on a fresh Debian"
