@@ -295,13 +295,14 @@ func (q *Query) truncatedKey() []byte {
 
 // failureNote is the Extended DNS Error for err.
 func failureNote(err error) ede {
+	if r, ok := err.(refusal); ok { // frequent in an overload; errors.As allocates
+		return ede{set: true, code: edeNotReady, text: string(r)}
+	}
 	var (
 		ue *upstream.Error
 		ae *action.Error
 	)
 	switch {
-	case errors.As(err, new(refusal)):
-		return ede{set: true, code: edeNotReady, text: err.Error()}
 	case errors.As(err, &ae):
 		return ede{set: true, code: edeOther, text: ae.Text}
 	case errors.As(err, &ue):
