@@ -10,7 +10,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image release actionlint manifest metrics deploy plugin test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-up cluster-down e2e kill outage bench bench-check bench-readme pictures bench-calls path clean help
+.PHONY: vuln build run image release actionlint manifest metrics deploy plugin test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-up cluster-down e2e kill outage bench bench-check bench-readme pictures dashboard bench-calls path clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -101,6 +101,9 @@ bench-readme: ## measure what README.md shows, and draw its pictures (as root)
 
 pictures: ## draw the pictures of README.md from the last figures
 	$(GO) run ./test/plots docs/pictures/bench.md docs/pictures/outage.txt docs/pictures
+
+dashboard: ## draw the picture of the Grafana dashboard (as root; 10 minutes)
+	GO=$(GO) ./test/dashboard/draw.sh
 
 bench-calls: ## measure the cost of redirection per connect and sendmsg, in ns (as root)
 	$(GO) test ./bpf -run '^$$' -bench '^Benchmark(SystemCall|Program)$$' -benchtime 0.2s

@@ -23,6 +23,7 @@ const (
 	root     = "../.."
 	chart    = root + "/deploy/chart"
 	examples = root + "/deploy/examples"
+	pictures = root + "/docs/pictures"
 )
 
 func TestMain(m *testing.M) {

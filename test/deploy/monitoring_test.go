@@ -195,7 +195,7 @@ func readDashboard(t *testing.T) (d dashboard) {
 }
 
 // TestDashboardStructure checks what Grafana needs: unique ids, panels that do not overlap,
-// and a data source variable.
+// and a data source variable. The picture in the docs shows the same panels.
 func TestDashboardStructure(t *testing.T) {
 	d := readDashboard(t)
 	if d.Title == "" || d.UID == "" || d.SchemaVersion < 36 || len(d.Panels) < 20 {
@@ -213,9 +213,11 @@ func TestDashboardStructure(t *testing.T) {
 	if page := "${proxy}/api/v1/namespaces/${__data.fields.namespace}/pods/${__data.fields.pod}:9354/proxy/"; !strings.Contains(readFile(t, chart+"/files/dashboard.json"), `"url": "`+page+`"`) {
 		t.Errorf("no link to the status pages: %s", page)
 	}
+	var titles []string
 	ids := make(map[int]bool)
 	taken := make(map[[2]int]string)
 	for _, p := range d.Panels {
+		titles = append(titles, p.Title)
 		if ids[p.ID] || p.ID == 0 {
 			t.Errorf("%s: id %d is taken", p.Title, p.ID)
 		}
@@ -234,6 +236,9 @@ func TestDashboardStructure(t *testing.T) {
 		if p.Type != "row" && (p.Datasource.UID != "${datasource}" || len(p.Targets) == 0) {
 			t.Errorf("%s: data source %q, %d targets", p.Title, p.Datasource.UID, len(p.Targets))
 		}
+	}
+	if drawn := strings.Split(strings.TrimSpace(readFile(t, pictures+"/dashboard.txt")), "\n"); !slices.Equal(drawn, titles) {
+		t.Errorf("the picture in the docs has other panels, see make dashboard: %q, not %q", drawn, titles)
 	}
 }
 
