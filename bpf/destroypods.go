@@ -44,9 +44,6 @@ func PodNetworks(kubepods, proc string, f func(netns *os.File) bool) error {
 	return nil
 }
 
-// errStop ends a walk.
-var errStop = errors.New("stop")
-
 // eachNetwork continues after a namespace that it cannot open.
 func eachNetwork(kubepods, proc string, f func(netns *os.File) bool) error {
 	own, _, err := inode(filepath.Join(proc, "thread-self/ns/net"))
@@ -59,13 +56,10 @@ func eachNetwork(kubepods, proc string, f func(netns *os.File) bool) error {
 		more, err := openOnce(seen, filepath.Join(proc, pid, "ns/net"), f)
 		errs = append(errs, err)
 		if !more {
-			return errStop
+			return fs.SkipAll
 		}
 		return nil
 	})
-	if errors.Is(err, errStop) {
-		err = nil
-	}
 	return errors.Join(append(errs, err)...)
 }
 
@@ -92,7 +86,7 @@ func openOnce(seen map[uint64]bool, path string, f func(netns *os.File) bool) (m
 }
 
 // eachProcess calls f for the processes of a cgroup and of those below it, until f
-// returns an error.
+// returns an error. fs.SkipAll ends it without an error.
 func eachProcess(cgroup string, f func(pid string) error) error {
 	return filepath.WalkDir(cgroup, func(dir string, d fs.DirEntry, err error) error {
 		if isGone(err) {
