@@ -173,16 +173,10 @@ func portHolders(port uint16, addrs ...netip.Addr) ([]doctor.Holder, error) {
 // options turn off.
 func (o doctorSetup) hostState(ctx context.Context) (doctor.HostState, error) {
 	var out doctor.HostState
-	c := o.HostConfig()
-	if len(c.Addrs) == 0 {
+	if len(o.HostConfig().Addrs) == 0 {
 		return out, nil
 	}
-	h, err := netsetup.New(c)
-	if err != nil {
-		return out, err
-	}
-	defer h.Close()
-	s, err := h.Status(ctx)
+	s, err := o.hostStatus(ctx)
 	if err != nil {
 		return out, err
 	}
@@ -194,10 +188,10 @@ func (o doctorSetup) hostState(ctx context.Context) (doctor.HostState, error) {
 			out.Problems = append(out.Problems, fmt.Sprintf("address %s: %s", a.Address, a.Problem))
 		}
 	}
-	if s.Rules.Problem != "" && o.SetupRules && !o.Sample && len(out.Missing) < len(c.Addrs) {
+	if s.Rules.Problem != "" && o.wantsRules() && len(out.Missing) < len(s.Addresses) {
 		out.Problems = append(out.Problems, "netfilter rules: "+s.Rules.Problem)
 	}
-	addHostFirewall(&out, s, o.SetupRules && !o.Sample)
+	addHostFirewall(&out, s, o.wantsRules())
 	out.Filters = slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.Firewall.Chains, s.Firewall.Lacking))))
 	return out, nil
 }

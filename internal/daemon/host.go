@@ -103,7 +103,7 @@ func (s *hostSetup) setListeners(cfg source) {
 
 // wantsRules reports whether nodens installs netfilter rules.
 func (s *hostSetup) wantsRules() bool {
-	return s.host != nil && s.opts.SetupRules && !s.opts.Sample
+	return s.host != nil && s.opts.wantsRules()
 }
 
 // ensureAccepts lets our traffic pass host firewalls that drop by default, before the

@@ -98,8 +98,13 @@ func (o *Options) PrintStatus(ctx context.Context, w io.Writer, printError func(
 	complete = true
 	if len(o.HostConfig().Addrs) == 0 {
 		fmt.Fprintln(w, "link	not wanted: the daemon has no address to add to the host")
-	} else if complete, err = hostStatus(ctx, o, w); err != nil {
-		return false, err
+	} else {
+		s, err := o.hostStatus(ctx)
+		if err != nil {
+			return false, err
+		}
+		printHost(o, w, s)
+		complete = isComplete(o, s)
 	}
 	cfg, err := o.ReadCorefile(printError)
 	if err != nil {
@@ -113,16 +118,12 @@ func (o *Options) PrintStatus(ctx context.Context, w io.Writer, printError func(
 	return complete && redirected && answering, err
 }
 
-func hostStatus(ctx context.Context, o *Options, w io.Writer) (complete bool, err error) {
+// hostStatus reads the state of the host set-up.
+func (o *Options) hostStatus(ctx context.Context) (netsetup.Status, error) {
 	h, err := netsetup.New(o.HostConfig())
 	if err != nil {
-		return false, err
+		return netsetup.Status{}, err
 	}
 	defer h.Close()
-	s, err := h.Status(ctx)
-	if err != nil {
-		return false, err
-	}
-	printHost(o, w, s)
-	return isComplete(o, s), nil
+	return h.Status(ctx)
 }
