@@ -130,17 +130,10 @@ func (f *fallbacks) bound(endpoints []netip.AddrPort) []netip.AddrPort {
 		f.full = true
 		f.log.Info("there are more fallbacks than nodens uses and checks", "fallbacks", len(endpoints), "limit", maxKnown)
 	}
-	some := slices.Clone(endpoints)
-	slices.SortStableFunc(some, func(a, b netip.AddrPort) int { return f.rank(a) - f.rank(b) })
-	return some[:maxKnown]
-}
-
-// rank is 0 for a fallback that answers. It needs mu.
-func (f *fallbacks) rank(a netip.AddrPort) int {
-	if f.health[a] == answering {
-		return 0
-	}
-	return 1
+	answers := func(a netip.AddrPort) bool { return f.health[a] == answering }
+	others := slices.DeleteFunc(slices.Clone(endpoints), answers)
+	some := slices.DeleteFunc(slices.Clone(endpoints), func(a netip.AddrPort) bool { return !answers(a) })
+	return append(some, others...)[:maxKnown]
 }
 
 // of returns the fallbacks that the kernel has for the service at vip.
