@@ -30,7 +30,9 @@ if [ ! -e "$cache" ]; then
 	mv "$work/debian.tar" "$cache"
 fi
 
-"$GO" build -o "$work/nodens" ./cmd/nodens # fills Go's caches
+for arch in amd64 arm64; do # fills Go's caches
+	CGO_ENABLED=0 GOARCH=$arch "$GO" build -trimpath -o "$work/nodens" ./cmd/nodens
+done
 mkdir -p "$root"
 tar -C "$root" -xf "$cache"
 mkdir -p "$root/src" "$root/usr/local/go" "$root/gomod" "$root/gocache" "$root/host"

@@ -24,7 +24,8 @@ container.
 
   -o FORMAT      text or json (default text)
 
-Exit status: 0 complete; 1 something is missing, or an error; 2 a wrong command line.
+Exit status: 0 complete; 1 something is missing, no daemon runs, or an error; 2 a wrong
+command line.
 `
 
 // statusResult is the output of status -o json.
@@ -46,13 +47,16 @@ func statusCommand(e env) *cli.Command {
 		append(cmdline.Flags(own), cmdline.Flags(f.set())...), func(ctx context.Context, c *cli.Command) error {
 			x, err := newExamined(e, f), error(nil)
 			var out bytes.Buffer
+			absent := false
 			if !cmdline.Given(c, own) {
 				if x, err = adopt(e); err != nil {
 					return err
 				}
+				absent = x.running.PID == 0
 				fmt.Fprintf(&out, "daemon\t%v\n", x)
 			}
 			complete, err := x.PrintStatus(ctx, &out, func(err error) { fmt.Fprintln(e.Stderr, err) })
+			complete = complete && !absent
 			if format.JSON {
 				err = errors.Join(err, cmdline.WriteJSON(e.Stdout, statusResult{err == nil && complete, lines(out.String())}))
 			} else if _, werr := out.WriteTo(e.Stdout); werr != nil {

@@ -253,6 +253,9 @@ func TestStatusFindsTheDaemon(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
 			n.write(t, corefilePath, ".:53 {\n bind "+localIP+"\n forward . "+outsideDNS+"\n prometheus :9253\n}\n")
+			if out, _, status := (lab.Command{Netns: n.Netns, Args: []string{raceChecked.Path(t), "status"}}).Output(t); status != 1 || !strings.Contains(out, "none runs in this network") {
+				t.Errorf("exit status %d without a daemon\n%s", status, out)
+			}
 			d := n.start(t, args...)
 			want := fmt.Sprintf("pid %d, %s\n", d.PID(), name)
 			for _, command := range [][]string{{"status"}, {"doctor", "-pod", "none"}, {"status", "-o", "json"}, {"doctor", "-o", "json", "-pod", "none"}} {
