@@ -77,7 +77,7 @@ func (e Env) wrongFlag(c *cli.Command, err error) error {
 		return e.WrongUsage("the flag -%s was removed: %s", name, text)
 	}
 	if name == "setupebtables" || name == "initialdelay" || strings.HasPrefix(name, "tls-") {
-		return e.WrongUsage("unknown flag -%s: node-cache has it and nodens has no use for it, see docs/migrate.md; leave it out", name)
+		return e.WrongUsage("unknown flag -%s: node-cache has it and nodens does not, see docs/migrate.md; leave it out", name)
 	}
 	var names []string
 	for _, f := range c.Flags {
