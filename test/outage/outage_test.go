@@ -90,7 +90,7 @@ func (r *result) String() string {
 }
 
 // peerLength limits a drill of CoreDNS or unbound, which are only shown.
-const peerLength = 10 * time.Second
+const peerLength = 8 * time.Second
 
 // cellTime is more than a drill of one minute takes with one subject.
 const cellTime = 2 * time.Minute
