@@ -43,6 +43,7 @@ type tally struct {
 	sent, answered int
 	rcodes         [16]int
 	longest        time.Duration
+	pause          time.Duration // the longest between two times of sending
 }
 
 func (a *tally) add(b tally) {
@@ -52,6 +53,7 @@ func (a *tally) add(b tally) {
 		a.rcodes[i] += n
 	}
 	a.longest = max(a.longest, b.longest)
+	a.pause = max(a.pause, b.pause)
 }
 
 // share is the percentage of queries that were answered.
@@ -86,20 +88,23 @@ func newClientOf(t *testing.T, n *lab.Netns, address string, i int, qtype uint16
 }
 
 // run sends rate queries a second until stop is closed, and returns when the
-// last reply has come or is too late.
+// last reply has come or is too late. After a pause of this process it sends at most
+// twice the rate: a burst of all clients would be another drill.
 func (c *client) run(rate int, stop <-chan struct{}) {
 	const beat = 5 * time.Millisecond
 	done := make(chan struct{})
 	go func() { defer close(done); c.receive() }()
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
-	start := time.Now()
+	start, last := time.Now(), time.Now()
+	most := max(2*rate*int(beat/time.Millisecond)/1000, 1)
 	for seq, running := 0, true; running; {
 		select {
 		case <-stop:
 			running = false
 		case <-tick.C:
-			due := int(time.Since(start).Seconds() * float64(rate))
+			due := min(int(time.Since(start).Seconds()*float64(rate)), seq+most)
+			c.pause, last = max(c.pause, time.Since(last)), time.Now()
 			for ; seq < due; seq++ {
 				c.send(seq)
 			}

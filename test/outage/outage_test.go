@@ -85,8 +85,8 @@ type result struct {
 }
 
 func (r *result) String() string {
-	return fmt.Sprintf("hits %6.2f%%  misses answered %6.2f%% of %d (good %5.1f%%) longest %4d ms  dropped %v  OOM %d  MiB %3d before %3d peak %3d after %4.1f s  back in %4d ms",
-		r.hits.share(), r.misses.share(), r.misses.sent, r.misses.good(), r.misses.longest.Milliseconds(), r.dropped, r.kills, r.before.memory>>20, r.peak>>20, r.after.memory>>20, r.settled.Seconds(), r.back.Milliseconds())
+	return fmt.Sprintf("hits %6.2f%%  misses answered %6.2f%% of %d (good %5.1f%%) longest %4d ms  dropped %v (load paused %d ms)  OOM %d  MiB %3d before %3d peak %3d after %4.1f s  back in %4d ms",
+		r.hits.share(), r.misses.share(), r.misses.sent, r.misses.good(), r.misses.longest.Milliseconds(), r.dropped, r.misses.pause.Milliseconds(), r.kills, r.before.memory>>20, r.peak>>20, r.after.memory>>20, r.settled.Seconds(), r.back.Milliseconds())
 }
 
 // peerLength limits a drill of CoreDNS or unbound, which are only shown.
