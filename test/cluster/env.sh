@@ -6,6 +6,7 @@ repo=$(cd "$here/../.." && pwd)
 : "${KUBE_VERSION:=1.34.4}" "${OLD_COMMIT:=c003943}" # from which nodens is upgraded
 : "${NODES:=1 2}" "${VM_CPUS:=1}" "${VM_MEMORY:=1792}" # MiB
 : "${PROXY_MODE:=iptables}"           # of kube-proxy: iptables or nftables
+: "${NODE_SEARCH=corp.example}"       # of the nodes' resolv.conf: names there exist, but are empty
 : "${CLUSTER_DNS:=169.254.20.10}"     # what kubelet writes into resolv.conf of pods
 world=192.168.77.1 upstream=192.168.77.53 stub=192.168.77.54 # node N is 192.168.77.1N
 bin=$CLUSTER_DIR/bin pki=$CLUSTER_DIR/pki run=$CLUSTER_DIR/run log=$CLUSTER_DIR/log
