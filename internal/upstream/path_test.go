@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,7 @@ type path struct {
 	reply func(q *dns.Msg, tcp bool) []byte // nil: answer
 	// silence reports whether a connection brings no replies; nil: none does.
 	silence func(net.Conn) bool
+	noTCP   bool // TCP connections are refused
 
 	mu   sync.Mutex
 	seen []*dns.Msg
@@ -30,8 +32,11 @@ type path struct {
 }
 
 func (d *path) DialContext(_ context.Context, network, _ string) (net.Conn, error) {
-	ours, theirs := net.Pipe()
 	tcp := network == "tcp"
+	if tcp && d.noTCP {
+		return nil, syscall.ECONNREFUSED
+	}
+	ours, theirs := net.Pipe()
 	d.work.Go(func() {
 		defer theirs.Close()
 		buf := make([]byte, 1024)
@@ -197,6 +202,32 @@ func TestPathLosesLargeReplies(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTCPIsRefused: a server that drops AAAA queries and refuses TCP, but answers A
+// queries, is never down.
+func TestTCPIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &path{noTCP: true, pass: func(q *dns.Msg, _ bool) (time.Duration, bool) {
+			return time.Millisecond, q.Question[0].Qtype == dns.TypeA
+		}}
+		p := pathPool(t, d, func(c *PoolConfig) {
+			c.MaxFails, c.Recovered = 2, func() { t.Error("the server was down") }
+		})
+		var silent sync.WaitGroup
+		for range 64 { // more than the budget of hedges: the third form is TCP
+			silent.Go(func() {
+				if _, err := p.Exchange(t.Context(), asking("x.example.", dns.TypeAAAA)); err == nil {
+					t.Error("a dropped query has an answer")
+				}
+			})
+		}
+		for range 100 {
+			took(t, p, "x.example.")
+			time.Sleep(50 * time.Millisecond)
+		}
+		silent.Wait()
+	})
 }
 
 // TestFactsSurviveNewEndpoints: a pool keeps the facts about an endpoint that is
