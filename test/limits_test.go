@@ -3,7 +3,6 @@ package test
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,11 +14,7 @@ import (
 // launcher returns a script that runs nodens after the shell command first.
 func launcher(t *testing.T, first string) string {
 	t.Helper()
-	script := lab.WriteFile(t, filepath.Join(t.TempDir(), "launcher"), "#!/bin/sh\n"+first+"\nexec "+buildPlain.Path(t)+" \"$@\"\n")
-	if err := os.Chmod(script, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return script
+	return lab.WriteScript(t, first+"\nexec "+buildPlain.Path(t)+` "$@"`)
 }
 
 // TestFewDescriptors runs nodens with 96 file descriptors. Clients that take all TCP

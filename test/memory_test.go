@@ -2,8 +2,6 @@ package test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -26,10 +24,7 @@ func TestMemoryRunsOut(t *testing.T) {
 	})
 	// The cgroup must exist before the daemon starts, so that it counts all
 	// memory.
-	script := lab.WriteFile(t, filepath.Join(t.TempDir(), "inside"), "#!/bin/sh\necho $$ > "+group.Dir+"/cgroup.procs\nexec "+buildPlain.Path(t)+" \"$@\"\n")
-	if err := os.Chmod(script, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	script := launcher(t, "echo $$ > "+group.Dir+"/cgroup.procs")
 	d := lab.StartDaemon(t, lab.DaemonOptions{Binary: script, Netns: c.node, Args: []string{"-cache-size", "64M"},
 		Corefile: ". {\n cache 3600 {\n success 100000\n}\n bind " + localIP + "\n forward . " + ip + "\n" + admin + "}"})
 	conn := &dns.Conn{Conn: c.pod.Dial(t, "tcp", localAddr)}

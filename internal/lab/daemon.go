@@ -84,6 +84,20 @@ func WriteFile(t testing.TB, path, text string) string {
 	return path
 }
 
+// WriteScript writes a shell script to a new executable and returns its path. No process
+// is forked meanwhile: it would have the file open for writing until it has called
+// execve, and the script could not start (ETXTBSY).
+func WriteScript(t testing.TB, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "script")
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // ReplaceFile writes text to a new file and renames it to path.
 func ReplaceFile(t testing.TB, path, text string) {
 	t.Helper()

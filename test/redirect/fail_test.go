@@ -1,7 +1,6 @@
 package redirect
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -127,11 +126,7 @@ func TestCapabilities(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, tc.cni)
 			n.startPod(t)
-			wrapper := filepath.Join(t.TempDir(), "nodens")
-			script := "#!/bin/sh\nexec setpriv --bounding-set=-all," + tc.caps + " -- " + path + ` "$@"` + "\n"
-			if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			wrapper := lab.WriteScript(t, "exec setpriv --bounding-set=-all,"+tc.caps+" -- "+path+` "$@"`)
 			d := lab.StartDaemon(t, lab.DaemonOptions{
 				Binary: wrapper, Netns: n.Node, Corefile: redirecting(corefile, tc.mode, fallback), Args: n.args(),
 			})
