@@ -83,6 +83,7 @@ func TestFaults(t *testing.T) { testFaults(t, newNode(t), func() {}) }
 // TestFaultsWithFastpath does the same while the kernel answers every second lookup of
 // the redirected pods. They send it to the target's address and port.
 func TestFaultsWithFastpath(t *testing.T) {
+	onlyLong(t)
 	n := newNode(t)
 	n.useFastpath(t)
 	testFaults(t, n, func() { n.waitForKernel(t) })

@@ -28,3 +28,11 @@ var (
 	glibcClient = lab.Glibc("client")
 	muslClient  = lab.Musl("client")
 )
+
+// onlyLong skips a test that takes a minute or more, unless make kill runs it.
+func onlyLong(t *testing.T) {
+	t.Helper()
+	if *rounds < 10 {
+		t.Skip("only with -rounds 10, as in make kill")
+	}
+}

@@ -84,9 +84,7 @@ func TestLosses(t *testing.T) { testLosses(t, newNode(t), func() {}) }
 
 // TestLossesWithFastpath does the same while the kernel answers every second lookup.
 func TestLossesWithFastpath(t *testing.T) {
-	if *rounds < 10 {
-		t.Skip("it takes a minute: make kill")
-	}
+	onlyLong(t)
 	n := newNode(t)
 	n.useFastpath(t)
 	testLosses(t, n, func() { n.waitForKernel(t) })

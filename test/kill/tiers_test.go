@@ -64,9 +64,7 @@ var deaths = []struct {
 // docs/supervisor.md. Lookups that begin after it do not fail. With redirection, new ones
 // do not fail either. With the tier full, only those of glibc do that wait for 5 s.
 func TestTiers(t *testing.T) {
-	if *rounds < 10 {
-		t.Skip("it takes two minutes: make kill")
-	}
+	onlyLong(t)
 	lab.NeedTools(t, "setpriv")
 	for _, tier := range tiers {
 		t.Run(tier.name, func(t *testing.T) {
