@@ -1,10 +1,17 @@
 #!/bin/bash
 # Builds what the cluster is made of, unless it exists: Kubernetes with etcd as one
 # program, CoreDNS, Helm, the file system of the nodes. Then the images. Needs Debian,
-# root and Go. Takes 20 minutes on two cores the first time.
+# root and Go. Takes 20 minutes on two cores the first time. With the argument kube it
+# builds Kubernetes only.
 set -eu
 . "$(dirname "$0")/env.sh"
 [ "$(id -u)" = 0 ] || { echo "the cluster needs root" >&2; exit 1; }
+export CGO_ENABLED=0
+kube=$bin/kube-$KUBE_VERSION version=k8s.io/component-base/version
+[ -e "$kube" ] || (cd "$here/kube" && go build -trimpath -o "$kube" \
+	-ldflags "-s -w -X $version.gitVersion=v$KUBE_VERSION -X $version.gitMajor=1 -X $version.gitMinor=$(echo "$KUBE_VERSION" | cut -d. -f2)" .)
+ln -sf "kube-$KUBE_VERSION" "$bin/kube"
+[ "${1:-}" != kube ] || exit 0
 packages=
 for want in buildah:buildah busybox:busybox-static debootstrap:debootstrap mke2fs:e2fsprogs musl-gcc:musl-tools gcc:gcc openssl:openssl qemu-system-x86_64:qemu-system-x86 socat:socat unbound:unbound ip:iproute2; do
 	command -v "${want%%:*}" >/dev/null || packages="$packages ${want#*:}"
@@ -14,11 +21,6 @@ if [ -n "$packages" ]; then
 	# shellcheck disable=SC2086 # a list of packages
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libc6-dev $packages
 fi
-export CGO_ENABLED=0
-kube=$bin/kube-$KUBE_VERSION version=k8s.io/component-base/version
-[ -e "$kube" ] || (cd "$here/kube" && go build -trimpath -o "$kube" \
-	-ldflags "-s -w -X $version.gitVersion=v$KUBE_VERSION -X $version.gitMajor=1 -X $version.gitMinor=$(echo "$KUBE_VERSION" | cut -d. -f2)" .)
-ln -sf "kube-$KUBE_VERSION" "$bin/kube"
 coredns=$(sed -n 's/^const coreDNSVersion = "\(.*\)"/\1/p' "$repo/internal/lab/coredns.go")
 [ -e "$bin/coredns-$coredns" ] || (cd / && GOBIN=$bin go install -ldflags "-s -w" "github.com/coredns/coredns@$coredns" && mv "$bin/coredns" "$bin/coredns-$coredns")
 ln -sf "coredns-$coredns" "$bin/coredns"
