@@ -62,8 +62,8 @@ const (
 // It does nothing unless this process is alive and no successor has taken over,
 // because a heartbeat must not hide that another process hangs. If a successor took
 // over and ended, as in an upgrade that is rolled back, or is frozen, Beat takes over
-// again. A process that sends its next heartbeat only after ahead says so: the kernel
-// counts the timeout from then.
+// again. ahead is the time until the next heartbeat: the kernel counts the timeout from
+// its end.
 func (r *Redirect) Beat(ahead time.Duration) (BeatResult, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -127,7 +127,7 @@ func (sw *snapshotWriter) queue(id string, set *binSet, k Kind, main bool) error
 	return nil
 }
 
-// resume returns the newest entry that was enqueued as number seq or before, or 0.
+// resume returns the newest entry whose sequence number is not after seq, or 0.
 func (s *binSet) resume(k Kind, main bool, seq uint32) uint32 {
 	if s.retired {
 		return 0

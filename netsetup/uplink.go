@@ -103,8 +103,8 @@ func defaultRouteLinks() (map[int]bool, error) {
 	return links, nil
 }
 
-// FollowLinks sends to changed, whose capacity is at least 1, after interfaces have
-// changed, until done is closed. It does not wait for a receiver.
+// FollowLinks signals changed after interfaces have changed, until done is closed. It does
+// not block, so changed needs a capacity of at least 1.
 func FollowLinks(done <-chan struct{}, changed chan<- struct{}) error {
 	updates := make(chan netlink.LinkUpdate, 64)
 	if err := netlink.LinkSubscribe(updates, done); err != nil {

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Runs the commands of README.md: make run with the query that nodens prints, the commands
 # of a node, and those of the section Install. The output of a line after a $ must be that
-# of README.md; the others use a registry and, if there is one, an API server. Of make
-# test it runs the first step. test/debootstrap.sh calls it on a fresh Debian, as root.
+# of README.md; the others use a registry and, if there is one, an API server. It
+# runs only the first step of make test. test/debootstrap.sh calls it on a fresh Debian, as
+# root.
 set -eu
 cd "$(dirname "$0")/.."
 fail() {
@@ -114,9 +115,9 @@ for arch in amd64 arm64; do
 done
 buildah manifest rm registry.example/nodens:v1 >/dev/null
 podman run --rm --network host registry.example/nodens:v1 version | grep '^nodens ' || fail "the image in the registry does not run"
-cluster="not the lines that need a cluster"
+cluster="the lines that need a cluster did not run"
 if command -v kube >/dev/null; then
-	cluster="those for a cluster"
+	cluster="the lines that need a cluster work, too"
 	. ./test/apiserver.sh
 	line 'helm install'
 	[ "$(kubectl -n kube-system get daemonset nodens -o 'jsonpath={.spec.template.spec.containers[0].image}')" = registry.example/nodens:v1 ] ||
@@ -126,4 +127,4 @@ if command -v kube >/dev/null; then
 	line 'nodens migrate'
 	grep '^daemonset.apps/node-local-dns configured' /tmp/printed || fail "the DaemonSet is not changed: $(cat /tmp/printed)"
 fi
-echo "README: make deps, make run, four commands of a node, $((n - 1)) of the installation there, image and registry, and $cluster work on a fresh Debian"
+echo "README: make deps, make run, four commands of a node, $((n - 1)) of the installation there, image and registry work on a fresh Debian; $cluster"

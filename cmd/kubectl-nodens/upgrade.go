@@ -128,7 +128,7 @@ func checkRollout(d *appsv1.DaemonSet, add func(level, format string, a ...any))
 		add("warning", "maxSurge is 0: a node has no nodens between its old pod and the new one; set maxSurge 1 and maxUnavailable 0")
 	}
 	if u, want := d.Status.UpdatedNumberScheduled, d.Status.DesiredNumberScheduled; u < want {
-		add("warning", "a rollout is in progress: the pod is current on %d of %d nodes", u, want)
+		add("warning", "a rollout is in progress: %d of %d nodes have the new pod", u, want)
 	}
 	if n := d.Status.NumberUnavailable; n > 0 {
 		add("warning", "nodes without a ready pod: %d; repair them first", n)

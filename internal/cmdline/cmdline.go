@@ -197,8 +197,8 @@ func Given(c *cli.Command, own *flag.FlagSet) bool {
 	return slices.ContainsFunc(c.LocalFlagNames(), func(name string) bool { return own.Lookup(name) == nil })
 }
 
-// WriteJSON writes v, indented. Text in it may come from the network, so it escapes each
-// character that could control a terminal.
+// WriteJSON writes v, indented. The text of v may come from the network, so WriteJSON
+// escapes each character that could control a terminal.
 func WriteJSON(w io.Writer, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

@@ -30,8 +30,8 @@ type endpoint struct {
 }
 
 // adminServers serve /health, /ready and /metrics. An address that is also in the
-// next configuration keeps its socket, unless others need its port. Its methods belong to
-// one goroutine.
+// next configuration keeps its socket, unless another endpoint needs its port. Only one
+// goroutine may call the methods.
 type adminServers struct {
 	log    *slog.Logger
 	retry  time.Duration // for an optional address that is not available
@@ -76,8 +76,8 @@ func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commi
 	return func() { a.commit(muxes, opened) }, abort, nil
 }
 
-// closeSole closes the servers whose port the next endpoints need, too. restore opens them
-// again.
+// closeSole closes each server without SO_REUSEPORT whose port the next endpoints must
+// share. restore opens them again.
 func (a *adminServers) closeSole(ctx context.Context, next []endpoint) (restore func()) {
 	closed := make(map[string]*http.ServeMux)
 	for addr, s := range a.byAddr {
@@ -125,8 +125,8 @@ const (
 	adminRead        = 5 * time.Second  // for a client to send its request
 )
 
-// open opens addr, of some of the endpoints, with SO_REUSEPORT: in a surge upgrade, the
-// old and the new process share the port.
+// open opens addr, an address of endpoints. If one of them requires addr, it sets
+// SO_REUSEPORT: in a surge upgrade, the old and the new process share the port.
 func (a *adminServers) open(ctx context.Context, addr string, endpoints []endpoint) (*adminServer, error) {
 	if allOptional(endpoints, addr) {
 		return a.openOptional(ctx, addr, !hasPortTwice(endpoints, addr)), nil
@@ -149,8 +149,8 @@ func hasPortTwice(endpoints []endpoint, addr string) bool {
 	})
 }
 
-// openOptional opens addr, or logs that it is not available. Then the server opens it
-// later. sole: without SO_REUSEPORT.
+// openOptional opens addr, without SO_REUSEPORT if sole is true. If addr is not available,
+// it logs this, and the server opens addr later.
 func (a *adminServers) openOptional(ctx context.Context, addr string, sole bool) *adminServer {
 	lc, ctx := net.ListenConfig{}, context.WithoutCancel(ctx)
 	if !sole {

@@ -259,7 +259,7 @@ func (e *podExamination) checkNameservers(conf resolvConf, results []reach) {
 	switch {
 	case used || lost || len(conf.servers) == 0:
 	case slices.Equal(conf.servers, e.conf.servers):
-		e.fact(e.view, "has the node's nameservers, as with dnsPolicy Default")
+		e.fact(e.view, "its resolv.conf names the node's nameservers, as with dnsPolicy Default")
 	default:
 		e.find(e.view, "pod-elsewhere", fmt.Sprintf("its resolv.conf names %s, where nodens does not answer", names(conf.servers)))
 	}

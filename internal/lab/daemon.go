@@ -84,8 +84,8 @@ func WriteFile(t testing.TB, path, text string) string {
 	return path
 }
 
-// WriteScript writes a shell script to a new executable and returns its path. No process
-// is forked meanwhile: it would have the file open for writing until it has called
+// WriteScript writes a shell script to a new executable and returns its path. It holds
+// ForkLock: a process forked meanwhile would keep the file open for writing until its
 // execve, and the script could not start (ETXTBSY).
 func WriteScript(t testing.TB, text string) string {
 	t.Helper()

@@ -155,7 +155,7 @@ func podUIDs(podLogs string, names []config.PodName) (map[string]bool, error) {
 }
 
 // podParents returns the directories that contain pods' cgroups: kubepods, and the cgroups
-// of the qualities of service.
+// of the QoS classes.
 func podParents(kubepods string) []string {
 	dirs := []string{kubepods}
 	entries, err := os.ReadDir(kubepods)

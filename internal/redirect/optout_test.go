@@ -39,7 +39,7 @@ func TestPodUIDs(t *testing.T) {
 	}
 }
 
-// TestOptedOut: the cgroups of pods of every quality of service are found, with
+// TestOptedOut: the cgroups of pods of every QoS class are found, with
 // the names of both cgroup drivers. Other cgroups are not found.
 func TestOptedOut(t *testing.T) {
 	logs := t.TempDir()

@@ -528,8 +528,8 @@ func (m *misses) acquire(z *boundZone, client netip.Addr, kind slotKind) error {
 	return nil
 }
 
-// busy reports whether z has at least its share of the slots in use: an equal part for
-// each zone that has some.
+// busy reports whether z has at least an equal share of the slots in use. Only zones with
+// slots count.
 func (m *misses) busy(z *boundZone) bool { return z.active.Load()*m.zones.Load() >= m.active.Load() }
 
 // count adds n, which is 1 or -1, to the slots of z and of all zones, and returns them.

@@ -280,9 +280,9 @@ func TestGuardedAddress(t *testing.T) {
 	}
 }
 
-// TestBusyZones: in an overload, a zone is refused if it has at least its share of the
-// slots in use. So with any number of zones at least one is, and a zone with few slots is
-// not. Zones without slots do not count.
+// TestBusyZones: in an overload, nodens refuses each zone that has at least an equal share
+// of the slots in use. So it always refuses at least one zone, and never one with few
+// slots. Zones without slots do not count.
 func TestBusyZones(t *testing.T) {
 	for _, tt := range []struct {
 		slots []int

@@ -407,7 +407,7 @@ func (j *job) waitSibling(a answer) {
 	j.timer = timer
 	j.srv.background(&other, j)
 	if timer.Stop() { // siblingKnown has not stopped it
-		timer.Reset(wait) // not before j waits: it could not leave
+		timer.Reset(wait) // only now: leave finds j only while j waits
 	}
 }
 

@@ -439,8 +439,8 @@ func TestNormaliseRefusedSibling(t *testing.T) {
 	waitFor(t, "the release of all slots", func() bool { return ts.misses.active.Load() == 0 && ts.misses.own.Load() == 0 })
 }
 
-// TestSiblingsHoldSlots: the query for a sibling has a slot of its client until it ends,
-// also after the client has its answer. So has an observer.
+// TestSiblingsHoldSlots: the query for a sibling holds a slot of its client until the query
+// ends, even after the client has its answer. An observer holds one, too.
 func TestSiblingsHoldSlots(t *testing.T) {
 	for name, tt := range map[string]struct {
 		config NormaliseConfig

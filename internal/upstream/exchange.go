@@ -490,7 +490,7 @@ func (a *attempt) setFailed(q *query, err error) {
 	}
 	switch {
 	case a.probe: // probeOnce counts it
-	case q.stream && !q.s.TLS && !a.pool.cfg.ForceTCP: // the queries over UDP before it count
+	case q.stream && !q.s.TLS && !a.pool.cfg.ForceTCP: // only the earlier queries over UDP count
 	case isOurs(err), a.cancelled, timeout && time.Since(q.started) < a.pool.cfg.AttemptTimeout/2:
 	default:
 		a.pool.failed(q.s, err, q.started)

@@ -110,7 +110,7 @@ func poll(ctx context.Context, paths []string, last Sum, interval time.Duration,
 
 // addDirs watches the directory of every path, and those of the files that symlinks
 // on the way point to. It ignores failures; the interval covers those directories. It
-// returns the last elements of the files' and directories' names: events of others do not
+// returns the base names of these files and directories. Events of other names do not
 // matter.
 func addDirs(w *fsnotify.Watcher, paths []string) map[string]bool {
 	names := make(map[string]bool)

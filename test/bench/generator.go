@@ -27,7 +27,7 @@ const (
 type job struct {
 	Server   netip.AddrPort
 	Echo     bool // the server only echoes
-	Dropped  bool // nobody gets the queries: what is sent counts as answered
+	Dropped  bool // the pod drops its queries: each query sent counts as answered
 	Mix      mix
 	From, To int           // range of the names, without To
 	Duration time.Duration // of random queries; 0: query each name once, in order

@@ -52,8 +52,8 @@ const corefile = `cluster.local:53 {
 }
 `
 
-// node is a node with nodens and redirected pods. Outside are a CoreDNS and two
-// unbounds.
+// node is a node with nodens and redirected pods. A CoreDNS and two unbounds run outside
+// the node.
 type node struct {
 	*lab.Node
 	name     string

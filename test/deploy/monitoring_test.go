@@ -238,7 +238,7 @@ func TestDashboardStructure(t *testing.T) {
 		}
 	}
 	if drawn := strings.Split(strings.TrimSpace(readFile(t, pictures+"/dashboard.txt")), "\n"); !slices.Equal(drawn, titles) {
-		t.Errorf("the picture in the docs has other panels, see make dashboard: %q, not %q", drawn, titles)
+		t.Errorf("the picture in the docs shows other panels; run make dashboard: %q, not %q", drawn, titles)
 	}
 }
 

@@ -397,8 +397,8 @@ func (r report) goals(w io.Writer) (met bool) {
 	return met
 }
 
-// floor prints how much of the goals the kernel echo alone uses, that is the client, its
-// system calls and the veth, which no server can make cheaper, and how much of that is
+// floor prints how much of the goals the kernel echo alone uses: the client, its system
+// calls and the veth, which no server can make cheaper. It also prints how much of that is
 // sending.
 func (r report) floor(w io.Writer) {
 	const echo = "kernel echo"

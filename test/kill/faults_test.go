@@ -91,7 +91,8 @@ func TestFaultsWithFastpath(t *testing.T) {
 
 const metrics = "127.0.0.1:9253"
 
-// useFastpath turns the fast path on. Clients then look up one name every second time.
+// useFastpath turns the fast path on. Every second lookup of a client is then for the
+// same name.
 func (n *node) useFastpath(t *testing.T) {
 	t.Helper()
 	n.popular = true

@@ -5,8 +5,8 @@
 //
 // By default there is one load and limit, and each drill lasts a few seconds.
 // With -full there are all, for a minute each; -drill and -length choose some of
-// them, and shorter ones. The upstream of a peer fails for at most 8 s, and its memory
-// is not waited for. TestOutage prints a table at the end.
+// them, and shorter ones. The upstream of a peer fails for at most 8 s, and the drill
+// does not wait until its memory is back to normal. TestOutage prints a table at the end.
 package outage
 
 import (

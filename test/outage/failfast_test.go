@@ -31,7 +31,7 @@ const (
 )
 
 var faults = []fault{
-	{name: "50% loss", rule: halfLost, rate: 600}, // chance alone makes less than 0.4 points
+	{name: "50% loss", rule: halfLost, rate: 600}, // chance alone changes the share by less than 0.4 points
 	{name: "2.5 s delay", delay: true},
 	{name: "2.5 s delay, TCP", delay: true, tcp: true, full: true},
 	{name: "restart of 1 s", restart: time.Second, full: true},
@@ -54,7 +54,7 @@ func TestFailFastCostsNoAnswers(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			var fast, plain tally
-			for range 3 { // a machine that stands still hits one of the two: count more then
+			for range 3 { // a pause of the machine may hit only one of the two: then count again
 				a, b, outage := f.run(t)
 				fast.add(a)
 				plain.add(b)

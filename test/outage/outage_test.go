@@ -123,7 +123,7 @@ func (d drill) subjects() []string {
 // test runs d with one subject, adds a row, and judges nodens.
 func (d drill) test(t *testing.T, name string, rows *report) {
 	if end, ok := t.Deadline(); ok && time.Until(end) < cellTime {
-		t.Fatal("not run: the time of all drills is over")
+		t.Fatal("not run: too little time is left until the deadline of go test")
 	}
 	r, length := new(result), drillLength()
 	if name != "nodens" {
