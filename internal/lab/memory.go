@@ -70,6 +70,21 @@ func (m *Memory) IdleFiles(t testing.TB) int64 {
 	return idle
 }
 
+// Kills is how many processes of the group the OOM killer has killed.
+func (m *Memory) Kills(t testing.TB) (kills int) {
+	t.Helper()
+	for _, file := range []string{"memory.oom_control", "memory.events"} { // v1, v2
+		text, err := os.ReadFile(filepath.Join(m.Dir, file))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			_, _ = fmt.Sscanf(line, "oom_kill %d", &kills)
+		}
+	}
+	return kills
+}
+
 // Limit sets the limit in bytes. If more is in use and cgroup v1 cannot reclaim
 // it, the limit does not change.
 func (m *Memory) Limit(t testing.TB, bytes int64) {

@@ -120,16 +120,6 @@ func (d *daemon) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// openWorker returns a pidfd of the worker, which is readable once the worker has ended.
-func (d *daemon) openWorker(t *testing.T) int {
-	t.Helper()
-	fd, err := unix.PidfdOpen(d.worker(t), 0)
-	if err != nil {
-		t.Fatalf("open worker: %v", err)
-	}
-	return fd
-}
-
 // memoryOf returns the resident memory of a process in KiB, and the anonymous part.
 func memoryOf(t *testing.T, pid int) (resident, anonymous int) {
 	t.Helper()

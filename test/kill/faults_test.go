@@ -50,7 +50,7 @@ var faults = []fault{
 	}},
 	{"out of memory", true, func(t *testing.T, _ *node, m *lab.Memory, d *daemon) *daemon {
 		mark := d.mark()
-		exhaust(t, m, d)
+		exhaust(t, m)
 		d.waitForRedirected(t, mark)
 		return d
 	}},

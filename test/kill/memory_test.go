@@ -1,32 +1,25 @@
 package kill
 
 import (
-	"errors"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// exhaust lowers the limit of m below its usage again and again until the worker of d
-// has ended.
-func exhaust(t *testing.T, m *lab.Memory, d *daemon) {
+// exhaust lowers the limit of m below its usage again and again until the OOM killer has
+// chosen the worker. A lower limit after that would kill the supervisor, because the
+// worker's memory is free before it has ended.
+func exhaust(t *testing.T, m *lab.Memory) {
 	t.Helper()
-	worker := d.openWorker(t)
-	defer unix.Close(worker)
 	defer m.Unlimit(t)
-	for late := time.Now().Add(lab.QueryTimeout); time.Now().Before(late); {
-		m.Limit(t, m.Used(t)-256<<10)
-		// Once the worker has ended, a lower limit would kill the supervisor.
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(worker), Events: unix.POLLIN}}, 10)
-		if n > 0 {
+	kills := m.Kills(t)
+	for late := time.Now().Add(lab.QueryTimeout); time.Now().Before(late); pause(t, 10*time.Millisecond) {
+		used := m.Used(t)
+		if m.Kills(t) > kills {
 			return
 		}
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			t.Fatal(err)
-		}
+		m.Limit(t, used-256<<10)
 	}
 	t.Fatalf("no process is killed with %d bytes in use", m.Used(t))
 }

@@ -194,7 +194,7 @@ func (d drill) run(t *testing.T, name string, length time.Duration, r *result) {
 	r.misses, r.hits = d.load.run(t, n, length, hits)
 	r.dropped = countDrops(t, n)
 	close(stop)
-	r.peak, r.kills = <-peak, s.oomKills(t)
+	r.peak, r.kills = <-peak, s.memory.Kills(t)
 	u.set(answers)
 	failed := missName(drillSeq.Load(), 0, 1)
 	if d.behaviour == dropsAAAA {
@@ -202,7 +202,7 @@ func (d drill) run(t *testing.T, name string, length time.Duration, r *result) {
 	}
 	r.back = untilBack(t, n, failed)
 	r.after, r.settled = s.settle(t)
-	r.kills = s.oomKills(t)
+	r.kills = s.memory.Kills(t)
 }
 
 // drillLength is how long the upstream fails.

@@ -1,8 +1,6 @@
 package outage
 
 import (
-	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -46,21 +44,6 @@ func startSubject(t *testing.T, n *lab.Netns, name string, limit int64, extra st
 	s := &subject{netns: n, name: name, memory: m, Process: lab.Command{Netns: n, Args: append(join, args...)}.Start(t)}
 	warm(t, n)
 	return s
-}
-
-// oomKills is how many processes of the cgroup the kernel has killed.
-func (s *subject) oomKills(t *testing.T) (kills int) {
-	t.Helper()
-	for _, file := range []string{"memory.oom_control", "memory.events"} {
-		text, err := os.ReadFile(filepath.Join(s.memory.Dir, file))
-		if err != nil {
-			continue
-		}
-		for line := range strings.Lines(string(text)) {
-			_, _ = fmt.Sscanf(line, "oom_kill %d", &kills)
-		}
-	}
-	return kills
 }
 
 // usage is the memory of a subject, in bytes.
