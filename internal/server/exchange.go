@@ -530,7 +530,10 @@ func (m *misses) acquire(z *boundZone, client netip.Addr, kind slotKind) error {
 
 // busy reports whether z has at least an equal share of the slots in use. Only zones with
 // slots count.
-func (m *misses) busy(z *boundZone) bool { return z.active.Load()*m.zones.Load() >= m.active.Load() }
+func (m *misses) busy(z *boundZone) bool {
+	n := z.active.Load()
+	return n > 0 && n*m.zones.Load() >= m.active.Load()
+}
 
 // count adds n, which is 1 or -1, to the slots of z and of all zones, and returns them.
 func (m *misses) count(z *boundZone, n int64) (zone, all int64) {
