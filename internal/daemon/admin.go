@@ -41,6 +41,7 @@ type adminServers struct {
 type adminServer struct {
 	ln   net.Listener
 	sole bool // no other socket may have the port
+	late bool // optional: with few connections, and perhaps not open yet
 	http *http.Server
 	mux  atomic.Pointer[http.ServeMux]
 	done chan struct{} // closed when serving has ended
@@ -55,7 +56,7 @@ func newAdminServers(log *slog.Logger) *adminServers {
 func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commit, abort func(), err error) {
 	muxes := muxesOf(endpoints)
 	opened := make(map[string]*adminServer)
-	restore := a.closeSole(ctx, endpoints)
+	restore := a.closeOptional(ctx, endpoints)
 	abort = func() {
 		for _, s := range opened {
 			_ = s.ln.Close()
@@ -76,19 +77,19 @@ func (a *adminServers) prepare(ctx context.Context, endpoints []endpoint) (commi
 	return func() { a.commit(muxes, opened) }, abort, nil
 }
 
-// closeSole closes each server without SO_REUSEPORT whose port the next endpoints must
-// share. restore opens them again.
-func (a *adminServers) closeSole(ctx context.Context, next []endpoint) (restore func()) {
-	closed := make(map[string]*http.ServeMux)
+// closeOptional closes each optional server whose address the next endpoints require, or
+// whose port they must share. restore opens them again.
+func (a *adminServers) closeOptional(ctx context.Context, next []endpoint) (restore func()) {
+	closed := make(map[string]*adminServer)
 	for addr, s := range a.byAddr {
-		if s.sole && (!allOptional(next, addr) || hasPortTwice(next, addr)) {
-			closed[addr] = s.mux.Load()
+		if s.late && !allOptional(next, addr) || s.sole && hasPortTwice(next, addr) {
+			closed[addr] = s
 			a.end(addr)
 		}
 	}
 	return func() {
-		for addr, mux := range closed {
-			a.serve(addr, a.openOptional(ctx, addr, true), mux)
+		for addr, s := range closed {
+			a.serve(addr, a.openOptional(ctx, addr, s.sole), s.mux.Load())
 		}
 	}
 }
@@ -136,7 +137,7 @@ func (a *adminServers) open(ctx context.Context, addr string, endpoints []endpoi
 	if err != nil {
 		return nil, explainListen(fmt.Errorf("listen on %s: %w", addr, err), addr)
 	}
-	return newAdminServer(ctx, ln, false), nil
+	return newAdminServer(ctx, ln), nil
 }
 
 // hasPortTwice reports whether an endpoint has the port of addr at another address, as in
@@ -162,12 +163,14 @@ func (a *adminServers) openOptional(ctx context.Context, addr string, sole bool)
 		a.log.Warn("an address is not available: nodens serves DNS, and tries again at intervals", "address", addr, "interval", a.retry, "error", explainListen(err, addr))
 		l.opened = func() { a.log.Info("an address is available now", "address", addr) }
 	}
-	return newAdminServer(ctx, netutil.LimitListener(l, maxOptionalConns), sole)
+	s := newAdminServer(ctx, netutil.LimitListener(l, maxOptionalConns))
+	s.sole, s.late = sole, true
+	return s
 }
 
 // newAdminServer serves nothing yet.
-func newAdminServer(ctx context.Context, ln net.Listener, sole bool) *adminServer {
-	s := &adminServer{ln: ln, sole: sole, done: make(chan struct{})}
+func newAdminServer(ctx context.Context, ln net.Listener) *adminServer {
+	s := &adminServer{ln: ln, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // of all requests
 	s.http = &http.Server{
 		BaseContext: func(net.Listener) context.Context { return ctx },

@@ -302,6 +302,12 @@ func TestReloadTakesPortOfStatusAddress(t *testing.T) {
 		apply(nil, true)
 		apply([]endpoint{status}, true)
 	}
+	// An open server becomes a required one.
+	apply([]endpoint{status, {addr: "0.0.0.0:" + port, path: "/metrics", handler: handler}}, true)
+	apply([]endpoint{status, {addr: status.addr, path: "/metrics", handler: handler}}, true)
+	if a.byAddr[status.addr].late {
+		t.Error("a required address has the limits of an optional one")
+	}
 }
 
 // If another process uses the status address, the daemon serves without it, and takes it
