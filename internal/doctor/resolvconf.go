@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -87,6 +88,12 @@ func (e *examination) resolvConfs() map[string]resolvConf {
 		r.examine(files[path])
 	}
 	e.conf = files[e.ResolvConf]
+	if !slices.ContainsFunc(e.conf.servers, func(a netip.Addr) bool { return !a.IsLoopback() }) {
+		// Behind systemd-resolved, pods get the real servers.
+		if text, err := os.ReadFile(systemdResolved); err == nil {
+			e.conf.servers = parseResolvConf(string(text)).servers
+		}
+	}
 	return files
 }
 
