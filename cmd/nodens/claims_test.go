@@ -223,6 +223,7 @@ var claims = []claim{
 		return regexp.MustCompile(`[pP]ort:[a-z]`).MatchString(fmt.Sprint(out["spec"]))
 	}},
 	// A refusal says what is in the manifest and stays there.
+	{`apps/v1 requires spec.selector; .*`, func(_, out object, _ []string) bool { return out.at("spec", "selector") == nil }},
 	{`Corefile:(\d+): (\w+): .*`, func(_, out object, m []string) bool { return strings.Contains(fmt.Sprint(out["data"]), m[2]) }},
 	{`(\w+) runs (.*), but the image has no program except /nodens.*`, func(_, out object, m []string) bool {
 		probe := fmt.Sprint(out.cache()[m[1]], out.cache().at("lifecycle", m[1]))

@@ -303,6 +303,9 @@ func surges(o *object) bool {
 func (m *migration) apiVersion(o *object) {
 	if old := scalar(o.Node, "apiVersion"); set(o.Node, "apiVersion", "apps/v1") {
 		m.changed("%s: apiVersion %s becomes apps/v1, the only one since Kubernetes 1.16", o, old)
+		if find(o.Node, "spec", "selector") == nil {
+			m.refused("%s: apps/v1 requires spec.selector; set its matchLabels to the labels of the pods", o)
+		}
 	}
 }
 

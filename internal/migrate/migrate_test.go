@@ -224,6 +224,11 @@ func TestRefused(t *testing.T) {
 	if !slices.Contains(r.LookAt, "ConfigMap dns: three") {
 		t.Errorf("look at %q", r.LookAt)
 	}
+	old := strings.Replace(manifest(mounted, volume, plainCorefile), "apps/v1", "extensions/v1beta1", 1)
+	_, _, _, r = run(t, Config{}, old)
+	if want := "DaemonSet dns: apps/v1 requires spec.selector; set its matchLabels to the labels of the pods"; !slices.Contains(r.Refused, want) {
+		t.Errorf("without a selector: refused %q", r.Refused)
+	}
 }
 
 // TestPrograms replaces, removes or refuses the commands of probes and hooks.
