@@ -39,7 +39,7 @@ packages() {
 	fi
 	echo "installing for the tests, from the package archive:$missing"
 	work=$(mktemp -d)
-	trap 'rm -rf "$work" $ours' EXIT
+	trap 'disable; rm -rf "$work" $ours' EXIT
 	trap 'exit 1' HUP INT TERM
 	# Packages must not start servers on this host, neither now nor at the next boot.
 	policy=/usr/sbin/policy-rc.d ours=
@@ -48,17 +48,20 @@ packages() {
 		printf '#!/bin/sh\nexit 101\n' >$policy
 		chmod +x $policy
 	fi
-	enabled >"$work/before"
+	enabled >"$work/list"
+	mv "$work/list" "$work/before"
 	# shellcheck disable=SC2086 # a list of packages
 	if ! (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing) >"$work/log" 2>&1; then
 		cat "$work/log" >&2
 		exit 1
 	fi
-	enabled | LC_ALL=C comm -13 "$work/before" - | xargs -r rm -f
 }
 
 # enabled lists the links by which systemd starts a unit at boot.
 enabled() { find /etc/systemd/system -path '*.wants/*' -type l 2>/dev/null | LC_ALL=C sort; }
+
+# disable removes the links that were made since packages has begun.
+disable() { [ ! -e "$work/before" ] || enabled | LC_ALL=C comm -13 "$work/before" - | xargs -r -d '\n' rm -f; }
 
 # axe-core, which tests the accessibility of the status page, is in npm only.
 axe() {

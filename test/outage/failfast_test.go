@@ -54,16 +54,18 @@ func TestFailFastCostsNoAnswers(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			var fast, plain tally
+			saw := false
 			for range 3 { // a pause of the machine may hit only one of the two: then count again
 				a, b, outage := f.run(t)
 				fast.add(a)
 				plain.add(b)
 				t.Logf("%.2f%% of %d answered, %.2f%% without fail-fast; outage %v", fast.good(), fast.sent, plain.good(), outage)
-				if fast.good() >= plain.good()-1 || !outage {
+				saw = saw || outage
+				if (fast.good() >= plain.good()-1 || !saw) && (saw || f.restart < 5*time.Second) {
 					return
 				}
 			}
-			t.Errorf("%.2f%% answered, %.2f%% without fail-fast", fast.good(), plain.good())
+			t.Errorf("%.2f%% answered, %.2f%% without fail-fast; outage seen: %v", fast.good(), plain.good(), saw)
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -182,7 +183,9 @@ func (d drill) run(t *testing.T, name string, length time.Duration, r *result) {
 	r.before = s.usage(t)
 	u.set(d.behaviour)
 	stop := make(chan struct{})
+	end := sync.OnceFunc(func() { close(stop) })
 	peak := make(chan int64, 1)
+	defer func() { end(); <-peak }()
 	go func() {
 		defer close(peak)
 		peak <- s.watchPeak(t, stop)
@@ -193,7 +196,7 @@ func (d drill) run(t *testing.T, name string, length time.Duration, r *result) {
 	}
 	r.misses, r.hits = d.load.run(t, n, length, hits)
 	r.dropped = countDrops(t, n)
-	close(stop)
+	end()
 	r.peak, r.kills = <-peak, s.memory.Kills(t)
 	u.set(answers)
 	failed := missName(drillSeq.Load(), 0, 1)
