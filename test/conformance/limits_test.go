@@ -87,6 +87,9 @@ func TestTCPConnections(t *testing.T) {
 		answers(t, c, fmt.Sprintf("n%d.example.org.", i))
 		conns = append(conns, c)
 	}
+	for i := range 10 { // nodens may note only after its reply that a connection is idle
+		answers(t, conns[1+i%(limit-1)], "again.example.org.")
+	}
 	conns = append(conns, s.netns.Dial(t, "tcp", "127.0.0.1:53"))
 	if !closed(t, conns[0]) {
 		t.Errorf("more than %d connections stay open", limit)
