@@ -17,9 +17,8 @@ import (
 // directory of all pods, proc a mounted proc file system. It returns the number of sockets.
 // The next system call on such a socket fails with ECONNABORTED, so that a resolver retries
 // at once. After a failure it continues with the next namespace. The process must see the
-// pods' processes
-// (hostPID), and needs CAP_NET_ADMIN, CAP_SYS_ADMIN and CAP_SYS_PTRACE. Without
-// CONFIG_INET_DIAG_DESTROY or udp_diag in the kernel, the error wraps ErrKernel.
+// pods' processes (hostPID), and needs CAP_NET_ADMIN, CAP_SYS_ADMIN and CAP_SYS_PTRACE.
+// Without CONFIG_INET_DIAG_DESTROY or udp_diag in the kernel, the error wraps ErrKernel.
 func DestroyPodSockets(kubepods, proc string, peer netip.AddrPort, protocols ...Protocol) (int, error) {
 	destroyed := 0
 	var errs []error

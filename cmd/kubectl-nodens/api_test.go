@@ -41,7 +41,7 @@ type api struct {
 	deleted    []string
 	// answers is what the command of exec, or the path of the proxy, of a pod returns.
 	answers map[string]string
-	// refusals is why a pod without an answer refuses the command line.
+	// refusals maps pods without an answer to their usage errors.
 	refusals map[string]string
 	status   int             // of a command
 	ctx      context.Context // of run

@@ -57,6 +57,12 @@ func domains(words []string) []string {
 // systemdResolved is the file with the upstreams of systemd-resolved's stub.
 const systemdResolved = "/run/systemd/resolve/resolv.conf"
 
+// stubUpstreams returns the upstreams of systemd-resolved's stub, or none.
+func stubUpstreams() []netip.Addr {
+	text, _ := os.ReadFile(systemdResolved)
+	return parseResolvConf(string(text)).servers
+}
+
 // resolvConfExamination examines one file.
 type resolvConfExamination struct {
 	*examination
@@ -88,11 +94,8 @@ func (e *examination) resolvConfs() map[string]resolvConf {
 		r.examine(files[path])
 	}
 	e.conf = files[e.ResolvConf]
-	if !slices.ContainsFunc(e.conf.servers, func(a netip.Addr) bool { return !a.IsLoopback() }) {
-		// Behind systemd-resolved, pods get the real servers.
-		if text, err := os.ReadFile(systemdResolved); err == nil {
-			e.conf.servers = parseResolvConf(string(text)).servers
-		}
+	if real := stubUpstreams(); len(real) > 0 && !slices.ContainsFunc(e.conf.servers, func(a netip.Addr) bool { return !a.IsLoopback() }) {
+		e.conf.servers = real // the kubelet gives them to pods
 	}
 	return files
 }
@@ -117,13 +120,10 @@ func (e resolvConfExamination) examine(c resolvConf) {
 
 // checkStub checks a loopback resolver that is an upstream.
 func (e resolvConfExamination) checkStub(stub netip.Addr) {
-	text, err := os.ReadFile(systemdResolved)
-	if err == nil {
-		for _, a := range parseResolvConf(string(text)).servers {
-			if e.own(netip.AddrPortFrom(a, 53)) {
-				e.find(nodeView, "forward-loop", fmt.Sprintf("%s names %s, which forwards to %s, nodens itself (%s)", e.at, stub, a, systemdResolved))
-				return
-			}
+	for _, a := range stubUpstreams() {
+		if e.own(netip.AddrPortFrom(a, 53)) {
+			e.find(nodeView, "forward-loop", fmt.Sprintf("%s names %s, which forwards to %s, nodens itself (%s)", e.at, stub, a, systemdResolved))
+			return
 		}
 	}
 	e.find(nodeView, "resolv-stub", fmt.Sprintf("%s names %s", e.at, stub))

@@ -195,8 +195,8 @@ func (f *fallbacks) run(ctx context.Context) {
 	}
 }
 
-// wait waits for the next round. Meanwhile it queries new fallbacks. It
-// returns false when ctx is done.
+// wait waits for the next round. Meanwhile it queries new fallbacks. It returns false when
+// ctx is done.
 func (f *fallbacks) wait(ctx context.Context) bool {
 	jitter := time.Duration(rand.Int64N(int64(fallbackInterval / 5)))
 	due := tick.New()

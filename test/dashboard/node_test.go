@@ -73,7 +73,7 @@ func newNode(t *testing.T, name string) *node {
 		Args: []string{"-localip", vip, "-metrics-listen-address", "0", "-node-ip", lab.NodeIP, "-kubepods", n.kubepods, "-redirect-pin-dir", pins},
 	})
 	d.Err.WaitFor(t, 0, "sockets are redirected")
-	n.metrics = n.relay(t)
+	n.metrics = n.Relay(t, metrics)
 	n.startClients(t)
 	return n
 }
@@ -157,29 +157,6 @@ func ask(ctx context.Context, c net.Conn) {
 			}
 		}
 	}
-}
-
-// relay forwards connections from an address of the test's namespace to the metrics.
-func (n *node) relay(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
-			go func() {
-				defer c.Close()
-				if to, err := n.DialContext(t.Context(), "tcp", metrics); err == nil {
-					defer to.Close()
-					go func() { _, _ = io.Copy(to, c) }()
-					_, _ = io.Copy(c, to)
-				}
-			}()
-		}
-	}()
-	return l.Addr().String()
 }
 
 // suspend suspends resolvers for some time.

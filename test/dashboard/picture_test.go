@@ -17,6 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/nodens-dns/nodens/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab/chromium"
 )
 
 // TestPicture draws the dashboard of two nodes. During the time that it shows, resolvers
@@ -92,14 +93,7 @@ func here(t *testing.T) *lab.Netns {
 // shoot writes the picture of a page when it is drawn.
 func shoot(t *testing.T, address string) {
 	t.Helper()
-	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath("chromium"), chromedp.NoSandbox, // it runs as root
-		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-quic", true), chromedp.UserDataDir(t.TempDir()))
-	ctx, stop := chromedp.NewExecAllocator(t.Context(), options...)
-	defer stop()
-	ctx, stop = chromedp.NewContext(ctx)
-	defer stop()
-	ctx, stop = context.WithTimeout(ctx, 3*time.Minute)
+	ctx, stop := context.WithTimeout(chromium.New(t), 3*time.Minute)
 	defer stop()
 	if _, err := chromedp.Run(ctx, chromedp.Steps(chromedp.EmulateViewport(1100, 1000), chromedp.Navigate(address))); err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/nodens-dns/nodens/internal/lab"
+	"github.com/nodens-dns/nodens/internal/lab/chromium"
 )
 
 // patience limits each wait for the page. It is long, for a busy machine.
@@ -34,16 +35,8 @@ type browser struct {
 // newBrowser starts Chromium, which ends with the test.
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
-	lab.NeedTools(t, "chromium")
-	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath("chromium"), chromedp.NoSandbox, // it runs as root
-		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-quic", true),
-		chromedp.UserDataDir(t.TempDir()))
-	ctx, stop := chromedp.NewExecAllocator(t.Context(), options...)
-	t.Cleanup(stop)
 	b := new(browser)
-	b.ctx, stop = chromedp.NewContext(ctx, chromedp.WithListener(b.note))
-	t.Cleanup(stop)
+	b.ctx = chromium.New(t, chromedp.WithListener(b.note))
 	if _, err := chromedp.Call(b.ctx, log.Enable, cdp.Empty{}); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package statuspage
 import (
 	"context"
 	"fmt"
-	"io"
 	"math/rand"
 	"net"
 	"os"
@@ -62,7 +61,7 @@ func newNode(t *testing.T, args ...string) *node {
 	lab.StartUpstream(t, n.Netns, "10.0.0.2:53", answerWorld)
 	lab.StartUpstream(t, n.Netns, "10.0.0.3:53", answerWorld)
 	n.start(t)
-	n.address = n.relay(t)
+	n.address = n.Relay(t, statusAddr)
 	return n
 }
 
@@ -98,42 +97,6 @@ func (n *node) start(t *testing.T) {
 		Binary: binary.Path(t), Netns: n.Netns, Conf: lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), corefile),
 		Args: append([]string{"-status-address", n.status}, n.args...), Env: []string{"NODE_NAME=worker-1"}, Binds: n.binds,
 	})
-}
-
-// relay forwards connections from an address of the test's namespace to the status
-// page, as kubectl port-forward does.
-func (n *node) relay(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go n.join(t.Context(), c)
-		}
-	}()
-	return l.Addr().String()
-}
-
-// join copies between c and a new connection to the status page, until one closes.
-func (n *node) join(ctx context.Context, c net.Conn) {
-	defer c.Close()
-	to, err := n.DialContext(ctx, "tcp", statusAddr)
-	if err != nil {
-		return
-	}
-	defer to.Close()
-	go func() {
-		defer to.Close()
-		_, _ = io.Copy(to, c)
-	}()
-	_, _ = io.Copy(c, to)
 }
 
 const (
