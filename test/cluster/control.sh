@@ -10,8 +10,8 @@ start() { # start NAME COMMAND...
 	echo $! >"$run/$name.pid"
 }
 apiserver() {
-	start apiserver "$bin/kube" kube-apiserver --etcd-servers=http://127.0.0.1:2379 --advertise-address=$world \
-		--bind-address=$world --secure-port=6443 --service-cluster-ip-range=10.96.0.0/16 \
+	start apiserver "$bin/kube" kube-apiserver --etcd-servers=http://127.0.0.1:2379 --advertise-address=$WORLD \
+		--bind-address=$WORLD --secure-port=6443 --service-cluster-ip-range=$services \
 		--authorization-mode=Node,RBAC --allow-privileged=true --client-ca-file="$pki/ca.crt" \
 		--tls-cert-file="$pki/apiserver.crt" --tls-private-key-file="$pki/apiserver.key" \
 		--kubelet-client-certificate="$pki/kubelet-client.crt" --kubelet-client-key="$pki/kubelet-client.key" \
@@ -28,19 +28,18 @@ fi
 rm -f "$log"/*.log
 ip netns add "$CLUSTER_NS"
 inns ip link set lo up
+inns sysctl -qw net.ipv6.conf.default.accept_dad=0 # addresses can be used at once
 inns ip link add br0 type bridge
-inns ip addr add $world/24 dev br0
-inns ip addr add $upstream/24 dev br0
-inns ip addr add $stub/24 dev br0
+for address in $WORLD $UPSTREAM $STUB; do inns ip addr add $address/$BITS dev br0; done
 inns ip link set br0 up
 for n in $NODES; do
 	inns ip tuntap add tap$n mode tap
 	inns ip link set tap$n master br0 up
-	inns ip route add 10.244.$n.0/24 via 192.168.77.1$n # so that tests reach pods
+	inns ip route add ${POD_RANGE//@NODE@/$n} via $WORLD$n # so that tests reach pods
 done
-sed "s/@UPSTREAM@/$upstream/" "$here/node/unbound.conf" >"$run/unbound.conf"
+sed "s/@UPSTREAM@/$UPSTREAM/" "$here/node/unbound.conf" >"$run/unbound.conf"
 start unbound unbound -d -c "$run/unbound.conf"
-sed "s/@STUB@/$stub/" "$here/node/stub.corefile" >"$run/stub.corefile"
+sed "s/@STUB@/$STUB/" "$here/node/stub.corefile" >"$run/stub.corefile"
 start stub "$bin/coredns" -conf "$run/stub.corefile"
 start etcd "$bin/kube" etcd --data-dir "$CLUSTER_DIR/etcd" --listen-client-urls http://127.0.0.1:2379 \
 	--advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380 --unsafe-no-fsync

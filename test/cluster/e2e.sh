@@ -53,7 +53,7 @@ for way in $WAYS; do
 	case $way in
 	nodens) run nodens "$@" ;;
 	# With the search domain, the control fails: dig stops there for names with four dots.
-	coredns) NODENS=no CLUSTER_DNS=10.96.0.10 NODE_SEARCH='' run coredns ;;
+	coredns) NODENS=no CLUSTER_DNS=$KUBE_DNS NODE_SEARCH='' run coredns ;;
 	*) echo "no way $way" >&2; exit 2 ;;
 	esac
 	report "$way" >"$out/$way.txt"

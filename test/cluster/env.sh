@@ -7,8 +7,20 @@ repo=$(cd "$here/../.." && pwd)
 : "${NODES:=1 2}" "${VM_CPUS:=1}" "${VM_MEMORY:=1792}" # MiB
 : "${PROXY_MODE:=iptables}"           # of kube-proxy: iptables or nftables
 : "${NODE_SEARCH=corp.example}"       # of the nodes' resolv.conf: names there exist, but are empty
-: "${CLUSTER_DNS:=169.254.20.10}"     # what kubelet writes into resolv.conf of pods
-world=192.168.77.1 upstream=192.168.77.53 stub=192.168.77.54 # node N is 192.168.77.1N
+: "${FAMILY:=ipv4}"                   # the cluster's only address family: ipv4 or ipv6
+# Node N has the address ${WORLD}N, and its pods those of ${POD_RANGE//@NODE@/N}.
+case $FAMILY in
+ipv4)
+	WORLD=192.168.77.1 UPSTREAM=192.168.77.53 STUB=192.168.77.54 BITS=24 LOCAL_DNS=169.254.20.10
+	PODS=10.244.0.0/16 POD_RANGE=10.244.@NODE@.0/24 ANYWHERE=0.0.0.0/0 IPTABLES=iptables
+	services=10.96.0.0/16 kubernetes=10.96.0.1 KUBE_DNS=10.96.0.10 server=$WORLD ;;
+ipv6)
+	WORLD=fd77::1 UPSTREAM=fd77::53 STUB=fd77::54 BITS=64 LOCAL_DNS=fd00:53::10
+	PODS=fd10:244::/32 POD_RANGE=fd10:244:@NODE@::/64 ANYWHERE=::/0 IPTABLES=ip6tables
+	services=fd10:96::/112 kubernetes=fd10:96::1 KUBE_DNS=fd10:96::a server=[$WORLD] ;;
+*) echo "no FAMILY $FAMILY" >&2; exit 2 ;;
+esac
+: "${CLUSTER_DNS:=$LOCAL_DNS}"        # what kubelet writes into resolv.conf of pods
 bin=$CLUSTER_DIR/bin pki=$CLUSTER_DIR/pki run=$CLUSTER_DIR/run log=$CLUSTER_DIR/log
 images=$CLUSTER_DIR/images rootfs=$CLUSTER_DIR/rootfs
 export KUBECONFIG=$pki/admin.conf PATH=$PATH:/usr/sbin:/sbin

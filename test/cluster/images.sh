@@ -58,7 +58,7 @@ for name in $which; do
 		echo "hosts: files dns" >"$root/etc/nsswitch.conf"
 		image localhost/client:1 '["/bin/sleep", "1000000"]' ;;
 	node-cache)
-		programs iptables
+		programs iptables ip6tables
 		mkdir -p "$root/usr/lib/x86_64-linux-gnu"
 		cp -r /usr/lib/x86_64-linux-gnu/xtables "$root/usr/lib/x86_64-linux-gnu/"
 		cp "$bin/coredns" "$root/bin/coredns"

@@ -23,8 +23,8 @@ var dir = os.Getenv("NODENS_CLUSTER")
 // Every wait has this timeout. The nodes are emulated, and the machine may be busy.
 const timeout = 10 * time.Minute
 
-// localIP is what kubelet writes into the resolv.conf of pods.
-const localIP = "169.254.20.10"
+// Addresses of env.sh: of nodens, and the cluster IP of CoreDNS.
+var localIP, kubeDNS = os.Getenv("LOCAL_DNS"), os.Getenv("KUBE_DNS")
 
 var nodes = []string{"1", "2"}
 
@@ -115,7 +115,7 @@ func onNode(t *testing.T, node, script string) string {
 }
 
 func tryOnNode(node, script string) (string, error) {
-	c, err := net.DialTimeout("tcp", "192.168.77.1"+node+":2222", lab.QueryTimeout)
+	c, err := net.DialTimeout("tcp", net.JoinHostPort(os.Getenv("WORLD")+node, "2222"), lab.QueryTimeout)
 	if err != nil {
 		return "", err
 	}

@@ -55,7 +55,7 @@ func addon(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.NewReplacer("__PILLAR__LOCAL__DNS__", localIP, "__PILLAR__DNS__SERVER__", "10.96.0.10",
+	return strings.NewReplacer("__PILLAR__LOCAL__DNS__", localIP, "__PILLAR__DNS__SERVER__", kubeDNS,
 		"__PILLAR__DNS__DOMAIN__", "cluster.local").Replace(string(text))
 }
 
@@ -93,9 +93,11 @@ func TestReboot(t *testing.T) {
 	upgrade(t, "--set", "endpoints.asUpstreams=true", "--set", "podAnnotations.drill=reboot")
 	startClients(t)
 	settle(t)
+	pods, _, _ := strings.Cut(os.Getenv("POD_RANGE"), "@")
+	toPod := regexp.MustCompile(`coredns_forward_requests_total{to="\[?` + regexp.QuoteMeta(pods))
 	waitFor(t, "queries to an endpoint", func() (bool, string) {
 		out, err := metrics("2")
-		return err == nil && strings.Contains(out, `coredns_forward_requests_total{to="10.244.`), out
+		return err == nil && toPod.MatchString(out), out
 	})
 	start := time.Now()
 	boot := onNode(t, "1", "cat /proc/sys/kernel/random/boot_id")

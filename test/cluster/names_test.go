@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -103,11 +104,11 @@ func TestPolicies(t *testing.T) {
 	}{
 		{"default", "  dnsPolicy: Default\n", map[string][]string{outside: both, service: nil}},
 		{"hostnetwork", "  dnsPolicy: ClusterFirstWithHostNet\n  hostNetwork: true\n", map[string][]string{outside: both, service: web, short: web}},
-		{"none", "  dnsPolicy: None\n  dnsConfig: {nameservers: [" + localIP + "], searches: [svc.cluster.local], options: [{name: ndots, value: \"2\"}]}\n",
+		{"none", "  dnsPolicy: None\n  dnsConfig: {nameservers: [\"" + localIP + "\"], searches: [svc.cluster.local], options: [{name: ndots, value: \"2\"}]}\n",
 			map[string][]string{outside: both, service: web, short: nil, "web.default": web}},
 		{"config", "  dnsConfig: {searches: [example.test], options: [{name: ndots, value: \"1\"}]}\n",
 			map[string][]string{outside: both, service: web, short: web, "www": both}},
-		{"direct", "  dnsPolicy: None\n  dnsConfig: {nameservers: [10.96.0.10]}\n", map[string][]string{outside: both, service: web}},
+		{"direct", "  dnsPolicy: None\n  dnsConfig: {nameservers: [\"" + kubeDNS + "\"]}\n", map[string][]string{outside: both, service: web}},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			pod := "policy-" + p.name
@@ -137,7 +138,7 @@ func TestStubDomains(t *testing.T) {
 			t.Fatalf("%s finds %s before there is a stub domain: %s", c.pod(), name, got)
 		}
 	}
-	kubectl(t, "-n", "kube-system", "create", "configmap", "kube-dns", `--from-literal=stubDomains={"corp.internal":["192.168.77.54"]}`)
+	kubectl(t, "-n", "kube-system", "create", "configmap", "kube-dns", `--from-literal=stubDomains={"corp.internal":["`+os.Getenv("STUB")+`"]}`)
 	for _, c := range clients {
 		waitFor(t, "stub domain", func() (bool, string) {
 			got := c.lookup(t, c.pod(), name)[name]

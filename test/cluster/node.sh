@@ -21,7 +21,7 @@ for p in kubectl kubelet; do ln -s kube "$lab/bin/$p"; done
 cp "$here"/node/{containerd.toml,cni.conflist,init} "$lab/"
 sed "s/@CLUSTER_DNS@/$CLUSTER_DNS/" "$here/node/kubelet.yaml" >"$lab/kubelet.yaml"
 cp "$pki/ca.crt" "$pki"/{node?,proxy}.conf "$lab/"
-printf 'WORLD=%s UPSTREAM=%s PROXY_MODE=%s SEARCH=%s\n' $world $upstream "$PROXY_MODE" "$NODE_SEARCH" >"$lab/env"
+declare -p WORLD UPSTREAM BITS PODS POD_RANGE ANYWHERE IPTABLES PROXY_MODE NODE_SEARCH >"$lab/env"
 # Importing the images here is much faster than on the emulated nodes.
 export lab rootfs images
 unshare --mount --propagation private bash -eu <<'END'

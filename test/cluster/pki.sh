@@ -1,9 +1,9 @@
 #!/bin/bash
-# Makes keys, certificates and kubeconfigs, once.
+# Makes keys, certificates and kubeconfigs, once for each address of the API server.
 set -eu
 . "$(dirname "$0")/env.sh"
 cd "$pki"
-[ ! -e done ] || exit 0
+[ "$(cat "done" 2>/dev/null)" != "$WORLD" ] || exit 0
 openssl req -x509 -newkey rsa:2048 -nodes -days 3650 -subj /CN=nodens-cluster -keyout ca.key -out ca.crt 2>/dev/null
 openssl genrsa -out sa.key 2048 2>/dev/null
 openssl rsa -in sa.key -pubout -out sa.pub 2>/dev/null
@@ -17,17 +17,17 @@ user() { # user NAME SUBJECT: a certificate and its kubeconfig
 	cat >"$1.conf" <<-END
 	apiVersion: v1
 	kind: Config
-	clusters: [{name: cluster, cluster: {server: "https://$world:6443", certificate-authority-data: $(base64 -w0 ca.crt)}}]
+	clusters: [{name: cluster, cluster: {server: "https://$server:6443", certificate-authority-data: $(base64 -w0 ca.crt)}}]
 	users: [{name: user, user: {client-certificate-data: $(base64 -w0 "$1.crt"), client-key-data: $(base64 -w0 "$1.key")}}]
 	contexts: [{name: context, context: {cluster: cluster, user: user}}]
 	current-context: context
 	END
 }
-cert apiserver /CN=kube-apiserver "IP:$world,IP:10.96.0.1,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
+cert apiserver /CN=kube-apiserver "IP:$WORLD,IP:$kubernetes,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
 cert kubelet-client /O=system:masters/CN=kube-apiserver-kubelet-client
 user admin /O=system:masters/CN=admin
 user controllers /CN=system:kube-controller-manager
 user scheduler /CN=system:kube-scheduler
 user proxy /CN=system:kube-proxy
 for n in 1 2; do user node$n /O=system:nodes/CN=system:node:node$n; done
-touch done
+echo "$WORLD" >"done"

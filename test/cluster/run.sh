@@ -7,5 +7,5 @@ cd "$here"
 CGO_ENABLED=0 go test -c -o "$run/cluster.test" .
 CGO_ENABLED=0 go build -o "$run/nodens" "$repo/cmd/nodens"
 (cd "$repo/cmd/kubectl-nodens" && CGO_ENABLED=0 go build -o "$run/kubectl-nodens" .)
-export CLUSTER_DNS
+export CLUSTER_DNS LOCAL_DNS KUBE_DNS STUB WORLD POD_RANGE
 NODENS_CLUSTER=$CLUSTER_DIR inns "$run/cluster.test" -test.v -test.timeout 60m "$@"

@@ -11,6 +11,9 @@ resilient)
 minimal) # kube-proxy answers while nodens does not
 	export CLUSTER_DNS=10.96.0.10
 	options=(--set tier=minimal --set config.dnsServer=10.96.0.10) ;;
+ipv6)
+	export FAMILY=ipv6 PROXY_MODE=nftables
+	options=(--set tier=full --set redirect.mode=on --set config.localDns=fd00:53::10) ;;
 nftables) # without redirection: only nodens answers the link-local address
 	export PROXY_MODE=nftables
 	options=(--set tier=minimal) ;;

@@ -8,7 +8,7 @@ start=$SECONDS
 ready() { kubectl wait --for=condition=Ready "node/node$1" --timeout=5s; }
 for n in $NODES; do wait_for 900 "node $n" ready "$n"; done
 echo "nodes are ready after $((SECONDS - start)) s"
-kubectl apply -f "$here/manifests/coredns.yaml" >/dev/null
+sed "s/@KUBE_DNS@/$KUBE_DNS/" "$here/manifests/coredns.yaml" | kubectl apply -f - >/dev/null
 kubectl -n kube-system rollout status deployment/coredns --timeout=10m
 if [ "${NODENS:-yes}" != yes ]; then exit; fi
 inns "$bin/helm" upgrade --install nodens "$repo/deploy/chart" --namespace kube-system \

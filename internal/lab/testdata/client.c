@@ -7,8 +7,8 @@
  * Prints a line at once for a lookup that fails, and for one that takes at least
  * 2.4 seconds (musl retries after 2.5 and glibc after 5):
  *	failed|slow NAME MILLISECONDS REASON
- * An answer without an address of each family is a failure; POPULAR needs an IPv4
- * address only.
+ * An answer without an address of each family is a failure; POPULAR needs an
+ * address of any family.
  *
  * On SIGUSR1 it waits for the running lookups and prints, of all lookups since the
  * last such line:
@@ -66,9 +66,11 @@ static const char *lookup(const char *name)
 		v6 |= ai->ai_family == AF_INET6;
 	}
 	freeaddrinfo(list);
+	if (name == popular)
+		return NULL;
 	if (!v4)
 		return "no IPv4 address";
-	return v6 || name == popular ? NULL : "no IPv6 address";
+	return v6 ? NULL : "no IPv6 address";
 }
 
 static void note(long me, const char *name, long ms, const char *reason)
