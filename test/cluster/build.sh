@@ -24,6 +24,17 @@ fi
 coredns=$(sed -n 's/^const coreDNSVersion = "\(.*\)"/\1/p' "$repo/internal/lab/coredns.go")
 [ -e "$bin/coredns-$coredns" ] || (cd / && GOBIN=$bin go install -ldflags "-s -w" "github.com/coredns/coredns@$coredns" && mv "$bin/coredns" "$bin/coredns-$coredns")
 ln -sf "coredns-$coredns" "$bin/coredns"
+flannel=v0.28.10
+if [ "$CNI" != bridge ] && [ ! -e "$bin/flanneld-$flannel" ]; then
+	source=$(cd / && go mod download -json "github.com/flannel-io/flannel@$flannel" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
+	tmp=$(mktemp -d)
+	cp -r --no-preserve=mode "$source/." "$tmp"
+	# One of these backends needs cgo, the other a module that Go's proxy does not have.
+	sed -i '/backend\/\(udp\|tencentvpc\)"/d' "$tmp/main.go"
+	(cd "$tmp" && go build -trimpath -ldflags "-s -w" -o "$bin/flanneld-$flannel" .)
+	rm -rf "$tmp"
+fi
+[ "$CNI" = bridge ] || ln -sf "flanneld-$flannel" "$bin/flanneld"
 ln -sf "$(cd "$repo/test/deploy" && go tool -n helm)" "$bin/helm"
 if [ ! -e "$rootfs/done" ]; then
 	rm -rf "$rootfs"

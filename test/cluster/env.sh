@@ -6,6 +6,7 @@ repo=$(cd "$here/../.." && pwd)
 : "${KUBE_VERSION:=1.34.4}" "${OLD_COMMIT:=c003943}" # from which nodens is upgraded
 : "${NODES:=1 2}" "${VM_CPUS:=1}" "${VM_MEMORY:=1792}" # MiB
 : "${PROXY_MODE:=iptables}"           # of kube-proxy: iptables or nftables
+: "${CNI:=bridge}"                    # of the nodes: bridge, or flannel with the backend vxlan or host-gw
 : "${NODE_SEARCH=corp.example}"       # of the nodes' resolv.conf: names there exist, but are empty
 : "${FAMILY:=ipv4}"                   # the cluster's only address family: ipv4 or ipv6
 # Node N has the address ${WORLD}N, and its pods those of ${POD_RANGE//@NODE@/N}.

@@ -20,8 +20,11 @@ ln -L "$bin/kube" "$lab/bin/kube"
 for p in kubectl kubelet; do ln -s kube "$lab/bin/$p"; done
 cp "$here"/node/{containerd.toml,cni.conflist,init} "$lab/"
 sed "s/@CLUSTER_DNS@/$CLUSTER_DNS/" "$here/node/kubelet.yaml" >"$lab/kubelet.yaml"
-cp "$pki/ca.crt" "$pki"/{node?,proxy}.conf "$lab/"
-declare -p WORLD UPSTREAM BITS PODS POD_RANGE ANYWHERE IPTABLES PROXY_MODE NODE_SEARCH >"$lab/env"
+cp "$pki/ca.crt" "$pki"/{node?,proxy,flannel}.conf "$lab/"
+[ "$CNI" = bridge ] || ln -L "$bin/flanneld" "$lab/bin/flanneld"
+printf '{"Network": "%s", "EnableNFTables": %s, "Backend": {"Type": "%s"}}' "$PODS" \
+	"$([ "$PROXY_MODE" = nftables ] && echo true || echo false)" "$CNI" >"$lab/flannel.json"
+declare -p WORLD UPSTREAM BITS PODS POD_RANGE ANYWHERE IPTABLES PROXY_MODE CNI NODE_SEARCH >"$lab/env"
 # Importing the images here is much faster than on the emulated nodes.
 export lab rootfs images
 unshare --mount --propagation private bash -eu <<'END'

@@ -1,9 +1,10 @@
 #!/bin/bash
-# Makes keys, certificates and kubeconfigs, once for each address of the API server.
+# Makes keys, certificates and kubeconfigs, once for each address of the API server, and
+# again when this file changes.
 set -eu
 . "$(dirname "$0")/env.sh"
 cd "$pki"
-[ "$(cat "done" 2>/dev/null)" != "$WORLD" ] || exit 0
+if [ "$(cat "done" 2>/dev/null)" = "$WORLD" ] && [ "done" -nt "$here/pki.sh" ]; then exit; fi
 openssl req -x509 -newkey rsa:2048 -nodes -days 3650 -subj /CN=nodens-cluster -keyout ca.key -out ca.crt 2>/dev/null
 openssl genrsa -out sa.key 2048 2>/dev/null
 openssl rsa -in sa.key -pubout -out sa.pub 2>/dev/null
@@ -29,5 +30,6 @@ user admin /O=system:masters/CN=admin
 user controllers /CN=system:kube-controller-manager
 user scheduler /CN=system:kube-scheduler
 user proxy /CN=system:kube-proxy
+user flannel /CN=flannel
 for n in 1 2; do user node$n /O=system:nodes/CN=system:node:node$n; done
 echo "$WORLD" >"done"

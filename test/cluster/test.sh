@@ -1,22 +1,19 @@
 #!/bin/bash
 # Builds and starts the cluster, runs the tests, and ends the cluster: make cluster.
-# CONFIG names a tier of the chart, with kube-proxy's mode and the way from pods to
-# nodens. The arguments are those of run.sh.
+# CONFIG names a tier of the chart, with kube-proxy's mode, the CNI and the way from pods
+# to nodens. The arguments are those of run.sh.
 set -eu
 case ${CONFIG:=full} in
 full) options=(--set tier=full --set redirect.mode=on) ;;
 resilient)
-	export PROXY_MODE=nftables
+	export PROXY_MODE=nftables CNI=vxlan
 	options=(--set tier=resilient) ;;
 minimal) # kube-proxy answers while nodens does not
-	export CLUSTER_DNS=10.96.0.10
+	export CLUSTER_DNS=10.96.0.10 CNI=host-gw
 	options=(--set tier=minimal --set config.dnsServer=10.96.0.10) ;;
 ipv6)
 	export FAMILY=ipv6 PROXY_MODE=nftables
 	options=(--set tier=full --set redirect.mode=on --set config.localDns=fd00:53::10) ;;
-nftables) # without redirection: only nodens answers the link-local address
-	export PROXY_MODE=nftables
-	options=(--set tier=minimal) ;;
 *) echo "no CONFIG $CONFIG" >&2; exit 2 ;;
 esac
 . "$(dirname "$0")/env.sh"

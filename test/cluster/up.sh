@@ -5,6 +5,12 @@ set -eu
 start=$SECONDS
 "$here/control.sh" start
 "$here/node.sh"
+if [ "$CNI" != bridge ]; then
+	kubectl apply -f "$here/manifests/flannel.yaml" >/dev/null
+	for n in $NODES; do # node N gets the same addresses as with the bridge CNI
+		wait_for 900 "node $n" kubectl patch node "node$n" -p "{\"spec\": {\"podCIDR\": \"${POD_RANGE//@NODE@/$n}\", \"podCIDRs\": [\"${POD_RANGE//@NODE@/$n}\"]}}"
+	done
+fi
 ready() { kubectl wait --for=condition=Ready "node/node$1" --timeout=5s; }
 for n in $NODES; do wait_for 900 "node $n" ready "$n"; done
 echo "nodes are ready after $((SECONDS - start)) s"
