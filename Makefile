@@ -72,7 +72,7 @@ cluster-down: ## end it
 	./test/cluster/down.sh
 
 e2e: ## run Kubernetes' own end-to-end tests of DNS in that cluster (as root)
-	./test/cluster/e2e.sh --set tier=full --set redirect.mode=on
+	./test/cluster/e2e.sh
 
 vm-kernels: ## test redirection and bpf on Debian's kernels 5.10 and 6.12 in an emulated machine (as root)
 	GO=$(GO) ./test/vm/run.sh bpf linux-image-cloud-amd64 bullseye

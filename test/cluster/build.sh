@@ -8,7 +8,7 @@ set -eu
 [ "$(id -u)" = 0 ] || { echo "the cluster needs root" >&2; exit 1; }
 export CGO_ENABLED=0
 kube=$bin/kube-$KUBE_VERSION version=k8s.io/component-base/version
-[ -e "$kube" ] || (cd "$here/kube" && go build -trimpath -o "$kube" \
+[ -e "$kube" ] || (cd "$(go_module kube)" && go build -mod=mod -trimpath -o "$kube" \
 	-ldflags "-s -w -X $version.gitVersion=v$KUBE_VERSION -X $version.gitMajor=1 -X $version.gitMinor=$(echo "$KUBE_VERSION" | cut -d. -f2)" .)
 ln -sf "kube-$KUBE_VERSION" "$bin/kube"
 [ "${1:-}" != kube ] || exit 0

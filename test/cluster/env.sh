@@ -28,6 +28,20 @@ export KUBECONFIG=$pki/admin.conf PATH=$PATH:/usr/sbin:/sbin
 mkdir -p "$bin" "$pki" "$run" "$log" "$images"
 inns() { ip netns exec "$CLUSTER_NS" "$@"; }
 kubectl() { inns "$bin/kube" kubectl "$@"; }
+go_module() { # go_module kube|e2e: its folder, for a version that go.mod does not name a copy
+	local copy=$CLUSTER_DIR/src-$KUBE_VERSION/$1
+	if grep -q "k8s.io/kubernetes v$KUBE_VERSION$" "$here/$1/go.mod"; then
+		echo "$here/$1"
+		return
+	fi
+	rm -rf "$copy"
+	mkdir -p "$copy"
+	cp "$here/$1"/*.go "$copy/"
+	# Kubernetes' go.mod says which versions of other modules it needs.
+	sed "/\/\/ indirect/d; /go.etcd.io/d; s/\(k8s.io.* v[01]\)\.[1-9][0-9.]*$/\1.${KUBE_VERSION#1.}/" \
+		"$here/$1/go.mod" >"$copy/go.mod"
+	echo "$copy"
+}
 wait_for() { # wait_for SECONDS WHAT COMMAND...
 	local seconds=$1 what=$2
 	shift 2

@@ -28,7 +28,7 @@ libraries() { # of programs
 }
 e2e_image() { # e2e_image NAME: the image's name in the tests' list
 	sed -n "s/.*configs\[$1\] *= Config{list.PromoterE2eRegistry, \"\(.*\)\", \"\(.*\)\"}.*/registry.k8s.io\/e2e-test-images\/\1:\2/p" \
-		"$(cd "$here/e2e" && go list -m -f '{{.Dir}}' k8s.io/kubernetes)/test/utils/image/manifest.go"
+		"$(go list -m -f '{{.Dir}}' "k8s.io/kubernetes@v$KUBE_VERSION")/test/utils/image/manifest.go"
 }
 programs() { # programs NAME...: of this machine, and busybox
 	for p; do cp "$(readlink -f "$(command -v "$p")")" "$root/bin/$p"; done
