@@ -36,7 +36,7 @@ go_module() { # go_module kube|e2e: its folder, for a version that go.mod does n
 	fi
 	rm -rf "$copy"
 	mkdir -p "$copy"
-	cp "$here/$1"/*.go "$copy/"
+	cp "$here/$1"/{*.go,go.sum} "$copy/"
 	# Kubernetes' go.mod says which versions of other modules it needs.
 	sed "/\/\/ indirect/d; /go.etcd.io/d; s/\(k8s.io.* v[01]\)\.[1-9][0-9.]*$/\1.${KUBE_VERSION#1.}/" \
 		"$here/$1/go.mod" >"$copy/go.mod"
