@@ -9,6 +9,7 @@ import (
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
 	rbac "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +34,8 @@ func newObject(kind string) any {
 		return new(rbac.Role)
 	case "rbac.authorization.k8s.io/v1/RoleBinding":
 		return new(rbac.RoleBinding)
+	case "networking.k8s.io/v1/NetworkPolicy":
+		return new(networking.NetworkPolicy)
 	case "monitoring.coreos.com/v1/ServiceMonitor":
 		return new(monitoring.ServiceMonitor)
 	case "monitoring.coreos.com/v1/PodMonitor":
