@@ -25,7 +25,6 @@ type drill struct {
 	before, after func(t *testing.T) // not part of it; may be nil
 	do            func(t *testing.T)
 	why           string // see row
-	gap           bool   // nodens is away: only redirection or kube-proxy answers meanwhile
 	full          bool   // for the tier full only, which has a supervisor
 }
 
@@ -35,21 +34,21 @@ var drills = []drill{
 		kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/nodens")
 		waitForRollout(t, "nodens")
 	}},
-	{name: "kill -9 of the worker", do: func(t *testing.T) { replaceWorkers(t, "kill -9") }, gap: true, full: true},
-	{name: "SIGSTOP of the worker", do: func(t *testing.T) { replaceWorkers(t, "kill -STOP") }, gap: true, full: true},
+	{name: "kill -9 of the worker", do: func(t *testing.T) { replaceWorkers(t, "kill -9") }, full: true},
+	{name: "SIGSTOP of the worker", do: func(t *testing.T) { replaceWorkers(t, "kill -STOP") }, full: true},
 	{name: "kill -9 of all processes", do: func(t *testing.T) {
 		restartContainers(t, "kill -9 $(pidof nodens)")
-	}, gap: true},
+	}},
 	{name: "deletion of the pods", do: func(t *testing.T) {
 		kubectl(t, "-n", "kube-system", "delete", "pod", "-l", "app.kubernetes.io/name=nodens")
 		waitForRollout(t, "nodens")
-	}, gap: true},
+	}},
 	// A new pod, because the kubelet restarts a container at once only the first time. If
 	// nodens is away for longer than 5 s, glibc fails the lookups that were in flight.
 	{name: "out of memory (cgroup v2)", do: func(t *testing.T) {
 		// The limit is below what the container uses, so the kernel kills it.
 		restartContainers(t, `echo 4M >/sys/fs/cgroup$(cut -d: -f3 /proc/$(pidof -s nodens)/cgroup)/memory.max`)
-	}, gap: true},
+	}},
 	{name: "bad Corefile in the ConfigMap", do: badCorefile},
 	{name: "helm upgrade", do: func(t *testing.T) {
 		upgrade(t, "--set", "podAnnotations.drill=upgrade", "--set", "config.cacheTTL=20")
@@ -98,11 +97,7 @@ func (d drill) run(t *testing.T) row {
 	start := time.Now()
 	d.do(t)
 	all := endRound(t, clients)
-	why := d.why
-	if d.gap && strings.Contains(*options, "tier=minimal") && os.Getenv("CLUSTER_DNS") == localIP {
-		why = "nothing else answers the link-local address"
-	}
-	return row{d.name, time.Since(start), all, why}
+	return row{d.name, time.Since(start), all, d.why}
 }
 
 // describe is the state of the cluster's pods and events, for a failure.

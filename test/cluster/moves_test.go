@@ -14,7 +14,7 @@ import (
 
 // moves are the drills that install something else than nodens.
 var moves = []drill{
-	{name: "helm uninstall", do: uninstall, gap: true, after: func(t *testing.T) {
+	{name: "helm uninstall", do: uninstall, after: func(t *testing.T) {
 		teardown(t)
 		upgrade(t)
 	}},

@@ -21,7 +21,7 @@ var agents = []struct {
 	install   func(p policed, peers []peer) string
 	remove    func(p policed) string
 }{
-	{"nft", false, nftRules, func(policed) string { return "nft delete table inet agent" }},          // as Calico and kube-router
+	{"nft", false, nftRules, func(policed) string { return "nft delete table inet agent" }},           // as Calico and kube-router
 	{"tc", true, tcRules, func(p policed) string { return "tc qdisc del dev " + p.link + " clsact" }}, // as AWS's agent
 }
 
