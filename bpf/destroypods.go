@@ -104,7 +104,7 @@ func eachProcess(cgroup string, f func(pid string) error) error {
 		}
 		for pid := range strings.FieldsSeq(string(list)) {
 			if pid == "0" {
-				return fmt.Errorf("%s: cannot see the processes of pods: needs hostPID", dir)
+				return errors.New("cannot see the processes of pods: needs hostPID")
 			}
 			if err := f(pid); err != nil {
 				return err

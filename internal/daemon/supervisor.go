@@ -22,9 +22,10 @@ func Supervise(ctx context.Context, o *Options, args []string) (status int, err 
 	runtime.GOMAXPROCS(1) // so that a heartbeat wakes one thread
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	sockets := &podSockets{log: log}
 	return supervise.Run(relaySignals(ctx, o.Signals), supervise.Config{
 		Program:    supervise.Program{Path: executable(), Args: append([]string{os.Args[0]}, args...), Env: os.Environ()},
-		Disconnect: func(r supervise.Report) { closePodSockets(log, r) },
+		Disconnect: sockets.close,
 		Logger:     log,
 	})
 }
@@ -57,17 +58,24 @@ func executable() string {
 	return "/proc/self/exe"
 }
 
-// closePodSockets closes pods' sockets that wait for an answer of the dead worker,
-// so that their owners retry at once. The kernel then sends them to the fallback.
-func closePodSockets(log *slog.Logger, r supervise.Report) {
+// podSockets closes pods' sockets that wait for an answer of a worker.
+type podSockets struct {
+	log    *slog.Logger
+	reason string // why it failed the last time: logged once
+}
+
+// close closes the sockets of a worker that died or hangs, so that their owners retry at
+// once. The kernel then sends them to the fallback.
+func (p *podSockets) close(r supervise.Report) {
 	for _, target := range r.Targets {
 		n, err := bpf.DestroyPodSockets(r.Cgroup, "/proc", target, bpf.UDP)
-		if err != nil {
-			log.Error("closing pods' sockets failed: their lookups may wait for a timeout", "target", target, "error", err)
+		if err != nil && err.Error() != p.reason {
+			p.log.Error("closing pods' sockets failed: their lookups may wait for a timeout", "target", target, "error", err)
+			p.reason = err.Error()
 		}
 		if n == 0 {
 			continue
 		}
-		log.Info("pods' lookups in flight are retried", "target", target, "sockets", n)
+		p.log.Info("pods' lookups in flight are retried", "target", target, "sockets", n)
 	}
 }
