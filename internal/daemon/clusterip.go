@@ -9,6 +9,10 @@ import (
 // cluster IP of the Service kube-dns.
 const clusterIPEnv = "KUBE_DNS_SERVICE_HOST"
 
+// serviceBits is the shortest prefix that the API server accepts for a range of IPv6
+// cluster IPs (Kubernetes, cmd/kube-apiserver/app/options/validation.go, maxCIDRBits).
+const serviceBits = 108
+
 // wrongClusterIP describes a local IP that looks like a cluster IP, while the Service
 // kube-dns has another one of the same family. It returns "" if there is none.
 func wrongClusterIP(o *Options) string {
@@ -21,7 +25,7 @@ func wrongClusterIP(o *Options) string {
 		switch {
 		case ip == service:
 			return ""
-		case ip.Is4() == service.Is4() && !ip.IsLinkLocalUnicast() && !ip.IsLoopback():
+		case likeClusterIP(ip, service):
 			wrong = ip
 		}
 	}
@@ -29,4 +33,13 @@ func wrongClusterIP(o *Options) string {
 		return ""
 	}
 	return fmt.Sprintf("-localip has %v, but the Service kube-dns has %v (%s)", wrong, service, clusterIPEnv)
+}
+
+// likeClusterIP reports whether ip may have been meant as the cluster IP of service. In
+// IPv6, an address outside of the Services' range is one that only nodens has.
+func likeClusterIP(ip, service netip.Addr) bool {
+	if ip.Is4() {
+		return service.Is4() && !ip.IsLinkLocalUnicast() && !ip.IsLoopback()
+	}
+	return service.Is6() && netip.PrefixFrom(service, serviceBits).Contains(ip)
 }
