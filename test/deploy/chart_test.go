@@ -559,7 +559,7 @@ func TestHelmTest(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{"helm.sh/hook: test", "- lookup\n", `- "169.254.20.10"`, "runAsNonRoot: true", "drop: [ALL]"} {
+	for _, want := range []string{"helm.sh/hook: test", "- lookup\n", "- SRV\n", `- "169.254.20.10"`, "runAsNonRoot: true", "drop: [ALL]"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

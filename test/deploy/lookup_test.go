@@ -117,6 +117,35 @@ func TestStubDomainsInNotes(t *testing.T) {
 	}
 }
 
+// TestFamilyInNotes checks that helm install warns about a cluster with IPv6 if nodens
+// has an IPv4 address only.
+func TestFamilyInNotes(t *testing.T) {
+	t.Setenv("HELM_DRIVER", "memory")
+	t.Setenv("HELM_MEMORY_DRIVER_DATA", writeFile(t, filepath.Join(t.TempDir(), "releases"), "[]"))
+	for _, c := range []struct {
+		clusterIP, local string
+		want             bool
+	}{
+		{"10.96.0.10", "169.254.20.10", false},
+		{"fd10:96::a", "169.254.20.10", true},
+		{"fd10:96::a", "fd00:53::10", false},
+		{"fd10:96::a", `169.254.20.10\,fd00:53::10`, false},
+	} {
+		s := apiServer{groups: usedGroups, objects: map[string]any{
+			"/api/v1/namespaces/kube-system/services/kube-dns": map[string]any{"apiVersion": "v1", "kind": "Service",
+				"metadata": map[string]string{"name": "kube-dns", "namespace": "kube-system"}, "spec": map[string]string{"clusterIP": c.clusterIP}},
+		}}
+		out, err := command(".", helm, "install", "nodens", chart, "--namespace", "kube-system", "--dry-run=server", "--disable-openapi-validation",
+			"--kubeconfig", s.kubeconfig(t), "--set", "config.localDns="+c.local)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(out, "WARNING: the Service kube-system/kube-dns has the cluster IP fd10:96::a"); got != c.want {
+			t.Errorf("cluster IP %s, local address %s: a warning: %t\n%s", c.clusterIP, c.local, got, out[strings.Index(out, "NOTES:"):])
+		}
+	}
+}
+
 // TestPinsAreNotStranded checks that the chart refuses the tier minimal while nodes may
 // have pinned programs, and accepts it once redirection was turned off everywhere.
 func TestPinsAreNotStranded(t *testing.T) {
