@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,7 +56,7 @@ func addon(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.NewReplacer("__PILLAR__LOCAL__DNS__", localIP, "__PILLAR__DNS__SERVER__", kubeDNS,
+	return strings.NewReplacer("__PILLAR__LOCAL__DNS__:8080", net.JoinHostPort(localIP, "8080"), "__PILLAR__LOCAL__DNS__", localIP, "__PILLAR__DNS__SERVER__", kubeDNS,
 		"__PILLAR__DNS__DOMAIN__", "cluster.local").Replace(string(text))
 }
 
