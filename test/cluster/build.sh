@@ -35,7 +35,7 @@ if [ "$CNI" != bridge ] && [ ! -e "$bin/flanneld-$flannel" ]; then
 	rm -rf "$tmp"
 fi
 [ "$CNI" = bridge ] || ln -sf "flanneld-$flannel" "$bin/flanneld"
-ln -sf "$(cd "$repo/test/deploy" && go tool -n helm)" "$bin/helm"
+install -m 755 "$(cd "$repo/test/deploy" && go tool -n helm)" "$bin/helm" # Go may remove what its cache has
 if [ ! -e "$rootfs/done" ]; then
 	rm -rf "$rootfs"
 	debootstrap --variant=minbase --include=containerd,runc,containernetworking-plugins,iptables,nftables,conntrack,iproute2,procps,kmod,bind9-dnsutils,tcpdump,linux-image-cloud-amd64,socat \
