@@ -25,6 +25,7 @@ type Pinned struct {
 	HeartbeatAge  time.Duration
 	Services      []Service // by VIP
 	OptedOut      int       // cgroups
+	Own           uint64    // the process's cgroup, whose sockets are not redirected; 0: not below that of the pods
 }
 
 // Attached reports whether all programs are attached.
@@ -85,7 +86,7 @@ func inspect(dir string, ours bool) (Pinned, error) {
 			return err
 		}),
 		withMap(dir, redirectMapOptedOut, func(m *ebpf.Map) (err error) {
-			p.OptedOut, err = countOptedOut(m)
+			p.OptedOut, p.Own, err = readOptedOut(m)
 			return err
 		}),
 	)
@@ -161,15 +162,17 @@ func listServices(m *ebpf.Map) ([]Service, error) {
 	return list, iter.Err()
 }
 
-func countOptedOut(m *ebpf.Map) (int, error) {
+// readOptedOut returns the number of pods' cgroups and the process's own one.
+func readOptedOut(m *ebpf.Map) (pods int, own uint64, err error) {
 	var id uint64
 	var by uint8
-	n := 0
 	iter := m.Iterate()
 	for iter.Next(&id, &by) {
-		if by == optedOutByCaller {
-			n++
+		if by == optedOutAsSelf {
+			own = id
+		} else {
+			pods++
 		}
 	}
-	return n, iter.Err()
+	return pods, own, iter.Err()
 }

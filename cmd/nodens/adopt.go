@@ -11,7 +11,8 @@ import (
 // examined is the daemon that status and doctor examine.
 type examined struct {
 	*flags
-	running doctor.Daemon // PID 0: none was looked for, or none runs
+	running doctor.Daemon // PID 0: none runs, or none was looked for
+	given   bool          // flags were given, and no daemon was looked for
 }
 
 // adopt returns the daemon that runs in this network with its own flags, files and
@@ -22,7 +23,7 @@ func adopt(e env) (examined, error) {
 		return examined{}, err
 	}
 	if !found {
-		return newExamined(e, newFlags()), nil
+		return newExamined(e, newFlags(), false), nil
 	}
 	f, err := parseFlags(running.Args, io.Discard)
 	if err != nil {
@@ -33,18 +34,20 @@ func adopt(e env) (examined, error) {
 	if f.Getenv = e.getenv; running.Env != nil {
 		f.Getenv = func(name string) string { return running.Env[name] }
 	}
-	return examined{f, running}, nil
+	return examined{f, running, false}, nil
 }
 
-func newExamined(e env, f *flags) examined {
+func newExamined(e env, f *flags, given bool) examined {
 	f.resolve()
 	f.Getenv = e.getenv
-	return examined{flags: f}
+	return examined{flags: f, given: given}
 }
 
 // String names the daemon.
 func (x examined) String() string {
 	switch {
+	case x.given:
+		return "not looked for; this is about one with the given flags"
 	case x.running.PID == 0:
 		return "none runs in this network; this is about one without flags"
 	case len(x.running.Args) == 0:

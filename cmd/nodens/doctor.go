@@ -58,7 +58,7 @@ func doctorCommand(e env) *cli.Command {
 			if d.timeout <= 0 {
 				return e.WrongUsage("-wait %v: want a duration above 0", d.timeout)
 			}
-			x, err := newExamined(e, f), error(nil)
+			x, err := newExamined(e, f, true), error(nil)
 			if !cmdline.Given(c, own) {
 				x, err = adopt(e)
 			}

@@ -45,7 +45,7 @@ func statusCommand(e env) *cli.Command {
 	own := format.Set("status")
 	return e.Command("status", "", "print what a daemon has set up on the host, and whether it is complete", statusHelp,
 		append(cmdline.Flags(own), cmdline.Flags(f.set())...), func(ctx context.Context, c *cli.Command) error {
-			x, err := newExamined(e, f), error(nil)
+			x, err := newExamined(e, f, true), error(nil)
 			var out bytes.Buffer
 			absent := false
 			if !cmdline.Given(c, own) {

@@ -66,7 +66,7 @@ func pinnedRedirect(pinDir string) (doctor.RedirectState, error) {
 		if !p.Ours {
 			continue
 		}
-		out.Attached, out.Alive, out.HeartbeatAge = p.Attached(), p.Alive, p.HeartbeatAge
+		out.Attached, out.Alive, out.HeartbeatAge, out.Own = p.Attached(), p.Alive, p.HeartbeatAge, p.Own
 		for _, s := range p.Services {
 			out.Targets[s.VIP] = s.Target
 		}

@@ -115,6 +115,7 @@ type RedirectState struct {
 	Alive        bool // and send queries to the daemon
 	HeartbeatAge time.Duration
 	OptedOut     map[uint64]bool // cgroups, by their directories' inode numbers
+	Own          uint64          // cgroup of the daemon, which is not redirected; 0: not below that of the pods
 	Targets      map[netip.AddrPort]netip.AddrPort
 }
 
@@ -132,6 +133,7 @@ type examination struct {
 	filters []string                  // HostState.Filters
 	inForce RedirectState
 	below   bool // redirection applies to this process too
+	exempt  bool // this process is in the daemon's cgroup below that of the pods, as after kubectl exec
 }
 
 // Examine examines everything in cfg.

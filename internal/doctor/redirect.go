@@ -44,7 +44,8 @@ func (e *examination) examineRedirect() {
 		return
 	}
 	e.inForce = s
-	e.below = s.Attached && isBelow(e.Redirect.Cgroup)
+	e.exempt = s.Attached && e.Redirect.isIn(os.Getpid(), func(cgroup uint64) bool { return cgroup == s.Own })
+	e.below = s.Attached && !e.exempt && cgroupOf(e.Redirect.Cgroup, os.Getpid()) != ""
 	switch {
 	case !s.Attached && e.Redirect.Mode == "on":
 		e.find(nodeView, "redirect-detached", fmt.Sprintf("redirection is on, but its programs are not attached (%s)", e.Redirect.PinDir))
@@ -92,11 +93,28 @@ func (e *podExamination) queryRedirected(ctx context.Context, server netip.AddrP
 	if !e.inForce.Attached || e.optedOut() {
 		return rep, false
 	}
+	if e.exempt {
+		return e.queryTarget(ctx, server)
+	}
 	rep, err := e.queryBelow(ctx, server)
 	if err != nil {
 		e.unexamined(fmt.Sprintf("%s: socket redirection: %v", e.view, err))
 		return rep, false
 	}
+	return rep, true
+}
+
+// queryTarget queries the target of server in place of a redirected socket. The
+// daemon's cgroup is not redirected, and its container may not create another.
+func (e *podExamination) queryTarget(ctx context.Context, server netip.AddrPort) (rep reply, tried bool) {
+	target, redirected := e.inForce.Targets[server]
+	if !redirected || !e.inForce.Alive {
+		return rep, false
+	}
+	parallel(
+		func() { rep.UDP, _ = e.identify(ctx, e.place, target) },
+		func() { rep.TCP = e.query(ctx, e.place, "tcp", target, chaos("id.server.")).answered() },
+	)
 	return rep, true
 }
 
@@ -141,12 +159,9 @@ func newCgroup(below string) (dir *os.File, remove func() error, err error) {
 	return dir, func() error { return errors.Join(dir.Close(), os.Remove(name)) }, nil
 }
 
-// isBelow reports whether this process is in cgroup or below it. It searches the
-// hierarchy, because /proc/self/cgroup depends on the cgroup namespace.
-func isBelow(cgroup string) bool { return cgroupOf(cgroup, os.Getpid()) != "" }
-
 // cgroupOf returns the directory of a process's cgroup, if it is the directory
-// below or lower, else "".
+// below or lower, else "". It searches the hierarchy, because /proc/PID/cgroup depends
+// on the cgroup namespace.
 func cgroupOf(below string, pid int) string {
 	if below == "" || pid == 0 {
 		return ""
@@ -163,12 +178,15 @@ func cgroupOf(below string, pid int) string {
 
 // optedOut reports whether the pod's cgroup, or one above it, has opted out.
 func (e *podExamination) optedOut() bool {
-	if len(e.inForce.OptedOut) == 0 {
-		return false
-	}
-	for dir := cgroupOf(e.Redirect.Cgroup, e.pid); len(dir) > len(e.Redirect.Cgroup); dir = filepath.Dir(dir) {
+	return len(e.inForce.OptedOut) > 0 && e.Redirect.isIn(e.pid, func(cgroup uint64) bool { return e.inForce.OptedOut[cgroup] })
+}
+
+// isIn reports whether a process's cgroup, or one above it and below that of the pods,
+// has a matching id, which is the inode number of its directory.
+func (r Redirect) isIn(pid int, match func(cgroup uint64) bool) bool {
+	for dir := cgroupOf(r.Cgroup, pid); len(dir) > len(r.Cgroup); dir = filepath.Dir(dir) {
 		var s unix.Stat_t
-		if unix.Stat(dir, &s) == nil && e.inForce.OptedOut[s.Ino] {
+		if unix.Stat(dir, &s) == nil && match(s.Ino) {
 			return true
 		}
 	}

@@ -140,9 +140,8 @@ func TestOptedOut(t *testing.T) {
 	}
 }
 
-// TestReadOnlyCgroups mounts the cgroup hierarchy read-only, as in a pod of
-// nodens. There redirection applies to doctor itself. Elsewhere doctor reports
-// what it cannot see.
+// TestReadOnlyCgroups mounts the cgroup hierarchy read-only. In a pod redirection
+// applies to doctor itself. Elsewhere doctor reports what it cannot see.
 func TestReadOnlyCgroups(t *testing.T) {
 	t.Parallel()
 	w, flags := cniWorld(t, lab.RouteFIB)
@@ -163,6 +162,23 @@ func TestReadOnlyCgroups(t *testing.T) {
 	r = w.doctor(t, readOnly, nil, args...)
 	if len(r.Unexamined) == 0 || !strings.Contains(r.Unexamined[0], "read-only file system") {
 		t.Errorf("not examined: %q", r.Unexamined)
+	}
+}
+
+// TestOwnCgroup runs doctor in the cgroup of the daemon, as kubectl exec does. It may not
+// change the hierarchy, and its sockets are not redirected.
+func TestOwnCgroup(t *testing.T) {
+	t.Parallel()
+	w, flags := cniWorld(t, lab.RouteFIB)
+	w.redirect(t, "on")
+	kubepods := filepath.Dir(w.podCgroup)
+	w.doctorCgroup = lab.MakeCgroup(t, filepath.Join(kubepods, "nodens"))
+	w.startAs(t, []string{"sh", "-c", "echo $$ >" + w.doctorCgroup + `/cgroup.procs && exec "$@"`, "sh"}, flags...)
+	readOnly := []string{"sh", "-c", "mount --bind " + kubepods + " " + kubepods + " && mount -o remount,bind,ro " + kubepods + ` && exec "$@"`, "sh"}
+	r := w.doctor(t, readOnly, nil, append([]string{"-wait", "1s"}, flags...)...)
+	w.expect(t, r)
+	if len(r.Unexamined) > 0 || !hasFact(r, w.podPID, localAddr+" is reached by socket redirection, answered by nodens ") {
+		t.Errorf("not examined: %q; facts %+v", r.Unexamined, r.Facts)
 	}
 }
 
