@@ -6,11 +6,13 @@ FUZZCOUNT ?= 60000x
 # How often a failed test is repeated. The summary still lists the failure.
 RERUNS ?= 0
 GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format pkgname --hide-summary=skipped --rerun-fails=$(RERUNS)
+# The version of Cilium that make cilium runs.
+CILIUM ?= 1.18.2
 IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image release actionlint manifest metrics deploy plugin test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-up cluster-down e2e kill outage bench bench-check bench-readme pictures dashboard bench-calls path clean help
+.PHONY: vuln build run image release actionlint manifest metrics deploy plugin test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-up cluster-down e2e cilium kill outage bench bench-check bench-readme pictures dashboard bench-calls path clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -73,6 +75,10 @@ cluster-down: ## end it
 
 e2e: ## run Kubernetes' own end-to-end tests of DNS in that cluster (as root)
 	./test/cluster/e2e.sh
+
+cilium: ## test nodens beside a real Cilium agent (as root; 15 minutes more the first time)
+	GO=$(GO) ./test/cilium/build.sh $(CILIUM)
+	$(GO) test -count=1 -timeout 20m ./test/cilium -v -cilium $(CILIUM)
 
 vm-kernels: ## test redirection and bpf on Debian's kernels 5.10 and 6.12 in an emulated machine (as root)
 	GO=$(GO) ./test/vm/run.sh bpf linux-image-cloud-amd64 bullseye
