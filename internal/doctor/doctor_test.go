@@ -284,7 +284,8 @@ func TestOpenPodByCgroup(t *testing.T) {
 	proc, kubepods := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(proc, "thread-self/ns/net"), "")
 	write(t, filepath.Join(proc, "600/root/etc/resolv.conf"), "nameserver 192.0.2.53\n") // dnsPolicy Default
-	for pid, comm := range map[string]string{"300": "pause\n", "600": "app\n", "700": "app\n"} {
+	write(t, filepath.Join(proc, "800/root/etc/resolv.conf"), "nameserver 10.96.0.10\n")
+	for pid, comm := range map[string]string{"300": "pause\n", "600": "app\n", "700": "app\n", "800": "app\n"} {
 		write(t, filepath.Join(proc, pid, "cgroup"), "0::/../../x\n")
 		write(t, filepath.Join(proc, pid, "comm"), comm)
 		write(t, filepath.Join(proc, pid, "ns/net"), "")
@@ -299,6 +300,7 @@ func TestOpenPodByCgroup(t *testing.T) {
 		{"300\n", Auto, 300, nil},
 		{"600\n700\n", Auto, 700, nil},
 		{"300\n600\n", Auto, 600, nil},
+		{"700\n800\n", Auto, 800, nil}, // 700 may be a sandbox: its files are not visible
 		{"300\n700\n", podUID[:8], 300, nil},
 		{"0\n0\n", Auto, 0, errHidden}, // not in our PID namespace
 		{"", Auto, 0, errNoPod},

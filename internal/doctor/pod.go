@@ -101,11 +101,11 @@ func (proc procfs) processOf(id, kubepods string, nodeServers []netip.Addr) (int
 	cgroups, complete := proc.podProcesses(kubepods)
 	other := 0
 	for _, pid := range slices.Sorted(maps.Keys(cgroups)) {
-		switch {
+		switch servers := proc.nameservers(pid); {
 		case id != Auto && namesID(cgroups[pid], id):
 			return pid, nil
 		case id != Auto || sameFile(proc.path(pid, "ns/net"), proc.ownNetns()):
-		case proc.isPause(pid), slices.Equal(proc.nameservers(pid), nodeServers):
+		case proc.isPause(pid), len(servers) == 0, slices.Equal(servers, nodeServers):
 			other = pid
 		default:
 			return pid, nil

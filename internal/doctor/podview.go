@@ -45,6 +45,10 @@ func (e *examination) examinePod(ctx context.Context, p pod) {
 		e.unexamined(fmt.Sprintf("pod %s: %v", p.view, err))
 		return
 	}
+	if e.proc.isSandboxed(p.place) {
+		e.fact(p.view, "is in a sandbox with a network stack of its own, such as gVisor: doctor cannot query from it, and its sockets are not redirected")
+		return
+	}
 	link, err := podLink(p.place)
 	if err != nil {
 		e.unexamined(fmt.Sprintf("%s: links: %v", p.view, err))

@@ -102,6 +102,9 @@ func NetnsOf(f *os.File) *Netns { return &Netns{Name: f.Name(), f: f} }
 // File refers to the namespace. It is closed at the end of the test.
 func (n *Netns) File() *os.File { return n.f }
 
+// Path is that of the namespace while this process lives.
+func (n *Netns) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.f.Fd()) }
+
 // Inside is Do; the test fails if f does.
 func (n *Netns) Inside(t testing.TB, f func() error) {
 	t.Helper()

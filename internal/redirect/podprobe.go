@@ -42,19 +42,22 @@ func (p podProbe) round(ctx context.Context) (reach, error) {
 	pods := 0
 	var noEntry error
 	err := bpf.PodNetworks(p.kubepods, "/proc", func(netns *os.File) bool {
-		pods++
+		hasAddress := false
 		for _, vip := range p.vips {
 			switch err := p.query(ctx, netns, vip); {
 			case err == nil:
-				reached[vip] = true
+				reached[vip], hasAddress = true, true
 			case errors.Is(err, errNoEntry):
 				noEntry = err
 				return false
 			case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL):
-				// The pod has no address of this family.
+				// The pod has no address of this family. In gVisor, it has none at all.
 			default:
-				failed[vip] = true
+				failed[vip], hasAddress = true, true
 			}
+		}
+		if hasAddress {
+			pods++
 		}
 		return pods < probedPods && ctx.Err() == nil
 	})

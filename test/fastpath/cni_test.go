@@ -52,7 +52,7 @@ func (n *node) cni(t *testing.T, pod *lab.Netns, chain []plugin) (del func()) {
 		check(t, err)
 		cmd := exec.Command(filepath.Join(cniPath, p["type"].(string)))
 		cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+pod.Name, "CNI_IFNAME=eth0", "CNI_PATH="+cniPath,
-			fmt.Sprintf("CNI_NETNS=/proc/%d/fd/%d", os.Getpid(), pod.File().Fd()))
+			"CNI_NETNS="+pod.Path())
 		cmd.Stdin = bytes.NewReader(conf)
 		var out []byte
 		n.Inside(t, func() (err error) {

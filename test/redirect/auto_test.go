@@ -1,6 +1,7 @@
 package redirect
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,6 +50,19 @@ func TestAuto(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAutoBesideSandboxes: mode auto also decides on a node whose first pods have no address
+// in their network namespaces, as with gVisor.
+func TestAutoBesideSandboxes(t *testing.T) {
+	n := newNode(t, lab.RouteFIB)
+	for i := range 6 {
+		name := fmt.Sprintf("pod0000000%d-0000-0000-0000-000000000000", i)
+		lab.Command{Netns: lab.NewNetns(t, name), Cgroup: lab.MakeCgroup(t, filepath.Join(n.Kubepods, name)), Args: []string{"sleep", "1000"}}.Start(t)
+	}
+	n.startPod(t)
+	n.start(t, redirecting(corefile, "auto", fallback))
+	n.Node.WaitForMetric(t, metrics, 1, "nodens_redirect_state", "state=on")
 }
 
 // A successor in mode auto takes over its predecessor's redirection at once, even if
