@@ -161,7 +161,9 @@ func (n *node) deletePod(t *testing.T, p *pod, uid string) {
 // cni calls the plugin of Cilium.
 func (n *node) cni(t *testing.T, p *pod, command, uid string) (out []byte) {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(n.programs, "cilium-cni"))
+	// The plugin keeps a queue in /run, which must not be the host's.
+	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t tmpfs none /run && exec "$0"`,
+		filepath.Join(n.programs, "cilium-cni"))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+uid, "CNI_IFNAME=eth0", "CNI_PATH="+n.programs,
 		"CILIUM_SOCK="+n.dir+"/cilium.sock", fmt.Sprintf("CNI_NETNS=/proc/%d/fd/%d", os.Getpid(), p.File().Fd()),
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+p.name+";K8S_POD_UID="+uid)
