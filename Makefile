@@ -73,7 +73,7 @@ cluster-up: ## start that cluster and leave it; test/cluster/kubectl points at i
 cluster-down: ## end it
 	./test/cluster/down.sh
 
-e2e: ## run Kubernetes' own end-to-end tests of DNS in that cluster (as root)
+e2e: ## run Kubernetes' own end-to-end DNS tests in such clusters (as root)
 	./test/cluster/e2e.sh
 
 cilium: ## test nodens beside a real Cilium agent (as root; 15 minutes more the first time)

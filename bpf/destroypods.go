@@ -67,7 +67,7 @@ func eachNetwork(kubepods, proc string, f func(netns *os.File) bool) error {
 // has ended.
 func openOnce(seen map[uint64]bool, path string, f func(netns *os.File) bool) (more bool, err error) {
 	netns, err := os.Open(path)
-	if errors.Is(err, os.ErrPermission) { // so also if the process is ending (fs/proc/namespaces.c, proc_ns_get_link)
+	if errors.Is(err, os.ErrPermission) { // also for an ending process (fs/proc/namespaces.c, proc_ns_get_link)
 		if _, gone := os.Stat(filepath.Dir(path)); gone != nil {
 			err = gone
 		}

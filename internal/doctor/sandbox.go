@@ -10,8 +10,8 @@ import (
 )
 
 // isSandboxed reports whether a sandbox such as gVisor's has taken over a pod's link: the
-// network namespace has no address but those of loopback and of links, and a packet
-// socket (packet(7)), by which the sandbox's own network stack sends.
+// network namespace has no global address, but has a packet socket (packet(7)), by which
+// the sandbox's own network stack sends.
 func (proc procfs) isSandboxed(at place) (sandboxed bool) {
 	err := at.do(func() error {
 		addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)

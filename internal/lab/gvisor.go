@@ -51,7 +51,7 @@ func StartGVisor(t testing.TB, pod *Netns, cgroup string, binds map[string]strin
 	}
 	WriteFile(t, filepath.Join(dir, "config.json"), string(spec))
 	g := &GVisor{pod, []string{program, "--root", dir, "--ignore-cgroups"}}
-	// The mounts of runsc end with its mount namespace, and its processes with it.
+	// runsc is attached: its mounts and processes end with it.
 	run := Command{Netns: pod, Cgroup: cgroup, Args: append(g.args, "run", "--bundle", dir, "pod"), Binds: map[string]string{root: "/"}}
 	run.Start(t).Out.WaitFor(t, 0, "^started")
 	return g

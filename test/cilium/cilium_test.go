@@ -38,9 +38,9 @@ func TestCilium(t *testing.T) {
 	}
 }
 
-// testAddress: node-cache's way. Since 1.18.2, pods reach an address of the node's lo. Lookups at the ClusterIP do not reach the node's cache,
-// although the node has that address and a listener, because Cilium translates it when
-// the pod's socket connects.
+// testAddress: since 1.18.2, pods reach an address on the node's lo. Lookups at the
+// ClusterIP do not reach the node's cache, although it listens on that address: Cilium
+// translates the ClusterIP when the pod's socket connects.
 func testAddress(t *testing.T, n *node, p *pod) {
 	text := strings.NewReplacer("bind "+vip, "bind "+vip+" "+clusterDNS, "forward . "+clusterDNS, "forward . "+n.core.ip).Replace(corefile())
 	d := n.startConf(t, lab.WriteFile(t, t.TempDir()+"/Corefile", text), vip+","+clusterDNS)

@@ -26,7 +26,7 @@ type drill struct {
 	do            func(t *testing.T)
 	why           string // see row
 	full          bool   // for the tier full only, which has a supervisor
-	killed        bool   // the container dies: in the tier resilient, see docs/supervisor.md
+	killed        bool   // the container dies: glibc lookups may fail in the tier resilient
 }
 
 var drills = []drill{

@@ -1,9 +1,9 @@
 #!/bin/bash
 # e2e.sh [HELM OPTION...]: runs Kubernetes' own end-to-end tests of DNS in one cluster for
 # each of WAYS: on and off run through nodens with and without redirection, coredns is the
-# control. It prints a table of the ways, and fails if a spec fails through nodens and
-# does not fail through CoreDNS. FOCUS, SKIP and SERIAL are regular expressions of
-# ginkgo; an empty FOCUS or SERIAL is no spec. The specs of SERIAL change CoreDNS's
+# control. It prints a table of the ways, and fails if a spec does not pass in a way,
+# unless it fails with CoreDNS. FOCUS, SKIP and SERIAL are regular expressions of
+# ginkgo; an empty FOCUS or SERIAL selects none. The specs of SERIAL change CoreDNS's
 # Corefile, and for them nodens forwards all names to CoreDNS. E2E_OPTIONS are more
 # options of the tests.
 set -eu

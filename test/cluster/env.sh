@@ -28,7 +28,7 @@ export KUBECONFIG=$pki/admin.conf PATH=$PATH:/usr/sbin:/sbin
 mkdir -p "$bin" "$pki" "$run" "$log" "$images"
 inns() { ip netns exec "$CLUSTER_NS" "$@"; }
 kubectl() { inns "$bin/kube" kubectl "$@"; }
-go_module() { # go_module kube|e2e: its folder, for a version that go.mod does not name a copy
+go_module() { # go_module kube|e2e: its folder, or a copy if go.mod names another version
 	local copy=$CLUSTER_DIR/src-$KUBE_VERSION/$1
 	if grep -q "k8s.io/kubernetes v$KUBE_VERSION$" "$here/$1/go.mod"; then
 		echo "$here/$1"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Makes keys, certificates and kubeconfigs, once for each address of the API server, and
-# again when this file changes.
+# Makes keys, certificates and kubeconfigs, and again if the API server's address or
+# this file changes.
 set -eu
 . "$(dirname "$0")/env.sh"
 cd "$pki"

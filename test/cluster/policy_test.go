@@ -13,7 +13,7 @@ import (
 type peer struct{ address, port string }
 
 // agents install the rules of a policy on a pod's node: the pod may send to the peers and
-// to nobody else. They do what agents of NetworkPolicy do, of which none can be had.
+// to nobody else. They imitate agents of NetworkPolicy that cannot be built here.
 var agents = []struct {
 	name string
 	// clusterIP: the rules see the address of the Service, which the agent allows as well.
@@ -126,7 +126,7 @@ func startPoliced(t *testing.T, node, server string) policed {
 	return p
 }
 
-// wants fails the test if the pod's stubs do not find a Service, or, without want, if any does.
+// wants checks that all stubs of the pod find a Service or, if want is false, that none does.
 // Lookups that should succeed are tried again, because the emulated node is slow.
 func (p policed) wants(t *testing.T, want bool) {
 	t.Helper()

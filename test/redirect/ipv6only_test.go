@@ -46,8 +46,8 @@ const corefile6 = `cluster.local:53 {
 }
 `
 
-// node6Only is a node whose only IPv4 address is 127.0.0.1. Outside are the cluster's
-// DNS, an endpoint of it, and the server of the node's resolv.conf. Each answers AAAA
+// node6Only is a node whose only IPv4 address is 127.0.0.1. The cluster's DNS, its
+// endpoint and the server of the node's resolv.conf are outside. Each answers AAAA
 // queries with its own address.
 type node6Only struct {
 	*node
