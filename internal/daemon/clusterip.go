@@ -9,8 +9,9 @@ import (
 // cluster IP of the Service kube-dns.
 const clusterIPEnv = "KUBE_DNS_SERVICE_HOST"
 
-// serviceBits is the shortest prefix that the API server accepts for a range of IPv6
-// cluster IPs (Kubernetes, cmd/kube-apiserver/app/options/validation.go, maxCIDRBits).
+// serviceBits is the shortest prefix that API servers before Kubernetes 1.34 accept for a
+// range of IPv6 cluster IPs (cmd/kube-apiserver/app/options/validation.go, maxCIDRBits).
+// In the larger ranges of later ones, wrong addresses may go unnoticed.
 const serviceBits = 108
 
 // wrongClusterIP describes a local IP that looks like a cluster IP, while the Service

@@ -67,15 +67,19 @@ type podSockets struct {
 // close closes the sockets of a worker that died or hangs, so that their owners retry at
 // once. The kernel then sends them to the fallback.
 func (p *podSockets) close(r supervise.Report) {
+	reason := ""
 	for _, target := range r.Targets {
 		n, err := bpf.DestroyPodSockets(r.Cgroup, "/proc", target, bpf.UDP)
-		if err != nil && err.Error() != p.reason {
-			p.log.Error("closing pods' sockets failed: their lookups may wait for a timeout", "target", target, "error", err)
-			p.reason = err.Error()
+		if err != nil {
+			reason = err.Error()
+			if reason != p.reason {
+				p.log.Error("closing pods' sockets failed: their lookups may wait for a timeout", "target", target, "error", err)
+				p.reason = reason
+			}
 		}
-		if n == 0 {
-			continue
+		if n > 0 {
+			p.log.Info("pods' lookups in flight are retried", "target", target, "sockets", n)
 		}
-		p.log.Info("pods' lookups in flight are retried", "target", target, "sockets", n)
 	}
+	p.reason = reason
 }

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nodens-dns/nodens/internal/lab"
 	"github.com/nodens-dns/nodens/internal/supervise"
 )
 
@@ -30,24 +31,20 @@ func TestRelaySignals(t *testing.T) {
 	}
 }
 
-// Each stall of the worker leads here: without sockets there is nothing to log.
-func TestNoPodSocketsToClose(t *testing.T) {
+// Each stall of the worker leads here. Without sockets there is nothing to log. A
+// privilege that is missing is logged once for both targets, and again after a success.
+func TestPodSockets(t *testing.T) {
 	var log strings.Builder
 	sockets := podSockets{log: slog.New(slog.NewTextHandler(&log, nil))}
-	cgroup := t.TempDir()
-	r := supervise.Report{Cgroup: cgroup, Targets: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")}}
-	sockets.close(r)
-	if log.Len() > 0 {
-		t.Errorf("logged: %s", log.String())
-	}
-	// What the kernel shows of processes outside of the PID namespace, as in the tier resilient.
-	if err := os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte("0\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
+	r := supervise.Report{Cgroup: t.TempDir(), Targets: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53"), netip.MustParseAddrPort("192.0.2.2:53")}}
+	for i, step := range []struct {
+		processes string // "0": of another PID namespace, as in the tier resilient
+		lines     int    // logged so far
+	}{{"", 0}, {"0\n", 1}, {"0\n", 1}, {"", 1}, {"0\n", 2}} {
+		lab.WriteFile(t, filepath.Join(r.Cgroup, "cgroup.procs"), step.processes)
 		sockets.close(r)
-	}
-	if strings.Count(log.String(), "needs hostPID") != 1 {
-		t.Errorf("without hostPID, two stalls logged: %s", log.String())
+		if lines := strings.Count(log.String(), "\n"); lines != step.lines || strings.Count(log.String(), "needs hostPID") != lines {
+			t.Errorf("step %d: %d lines, want %d:\n%s", i, lines, step.lines, log.String())
+		}
 	}
 }

@@ -101,11 +101,11 @@ func (proc procfs) processOf(id, kubepods string, nodeServers []netip.Addr) (int
 	cgroups, complete := proc.podProcesses(kubepods)
 	other := 0
 	for _, pid := range slices.Sorted(maps.Keys(cgroups)) {
-		switch servers := proc.nameservers(pid); {
+		switch {
 		case id != Auto && namesID(cgroups[pid], id):
 			return pid, nil
 		case id != Auto || sameFile(proc.path(pid, "ns/net"), proc.ownNetns()):
-		case proc.isPause(pid), len(servers) == 0, slices.Equal(servers, nodeServers):
+		case proc.isPause(pid), proc.hasNoServers(pid, nodeServers):
 			other = pid
 		default:
 			return pid, nil
@@ -118,6 +118,12 @@ func (proc procfs) processOf(id, kubepods string, nodeServers []netip.Addr) (int
 		return 0, errNoPod
 	}
 	return 0, errHidden
+}
+
+// hasNoServers reports whether a process's nameservers are not visible, or are the node's.
+func (proc procfs) hasNoServers(pid int, nodeServers []netip.Addr) bool {
+	servers := proc.nameservers(pid)
+	return len(servers) == 0 || slices.Equal(servers, nodeServers)
 }
 
 // podProcesses returns the visible processes of pods, with their cgroups. complete

@@ -46,7 +46,7 @@ func (e *examination) examinePod(ctx context.Context, p pod) {
 		return
 	}
 	if e.proc.isSandboxed(p.place) {
-		e.fact(p.view, "is in a sandbox with a network stack of its own, such as gVisor: doctor cannot query from it, and its sockets are not redirected")
+		e.unexamined(fmt.Sprintf("%s: is in a sandbox with a network stack of its own, such as gVisor: doctor cannot query from it, and its sockets are not redirected", p.view))
 		return
 	}
 	link, err := podLink(p.place)

@@ -14,8 +14,17 @@ import (
 // runsc is gVisor's runtime, of the version in test/gvisor. The go command keeps
 // what it builds in its cache.
 var runsc = sync.OnceValues(func() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	unlock, err := lockDir(filepath.Join(cache, "nodens-test", "gvisor")) // packages would build it at the same time
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	cmd := exec.Command("go", "-C", filepath.Join("..", "gvisor"), "tool", "-n", "runsc")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOTOOLCHAIN=auto") // gVisor may need a newer Go than nodens
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -53,7 +62,13 @@ func StartGVisor(t testing.TB, pod *Netns, cgroup string, binds map[string]strin
 	g := &GVisor{pod, []string{program, "--root", dir, "--ignore-cgroups"}}
 	// runsc is attached: its mounts and processes end with it.
 	run := Command{Netns: pod, Cgroup: cgroup, Args: append(g.args, "run", "--bundle", dir, "pod"), Binds: map[string]string{root: "/"}}
-	run.Start(t).Out.WaitFor(t, 0, "^started")
+	p := run.Start(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("runsc: %s", p.Err.Text())
+		}
+	})
+	p.Out.WaitFor(t, 0, "^started")
 	return g
 }
 

@@ -17,8 +17,11 @@ import (
 	"github.com/nodens-dns/nodens/bpf"
 )
 
-// probedPods is how many pods a round queries from, at most.
-const probedPods = 5
+// Bounds of a round.
+const (
+	probedPods  = 5   // from which it queries
+	visitedPods = 256 // also those without an address; nodes usually have fewer pods
+)
 
 // reach is the result of a round: whether pods reach the local addresses.
 type reach int
@@ -39,7 +42,7 @@ type podProbe struct {
 // round queries from a few pods. Its result is void once ctx is done.
 func (p podProbe) round(ctx context.Context) (reach, error) {
 	reached, failed := make(map[netip.AddrPort]bool), make(map[netip.AddrPort]bool)
-	pods := 0
+	pods, visited := 0, 0
 	var noEntry error
 	err := bpf.PodNetworks(p.kubepods, "/proc", func(netns *os.File) bool {
 		hasAddress := false
@@ -56,10 +59,11 @@ func (p podProbe) round(ctx context.Context) (reach, error) {
 				failed[vip], hasAddress = true, true
 			}
 		}
+		visited++
 		if hasAddress {
 			pods++
 		}
-		return pods < probedPods && ctx.Err() == nil
+		return pods < probedPods && visited < visitedPods && ctx.Err() == nil
 	})
 	if err = errors.Join(noEntry, err); noEntry != nil || pods == 0 {
 		return reachUnknown, err

@@ -4,6 +4,7 @@
 package cilium
 
 import (
+	"cmp"
 	"flag"
 	"os"
 	"path/filepath"
@@ -39,12 +40,13 @@ func programs(t *testing.T) (cilium, kube string) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
-	cilium, kube = filepath.Join(cache, "nodens", "cilium", *version), filepath.Join(cache, "nodens", "cluster", "bin", "kube")
+	cluster := cmp.Or(os.Getenv("CLUSTER_DIR"), filepath.Join(cache, "nodens", "cluster"))
+	cilium, kube = filepath.Join(cache, "nodens", "cilium", *version), filepath.Join(cluster, "bin", "kube")
 	for _, file := range []string{filepath.Join(cilium, "daemon"), kube} {
 		if _, err := os.Stat(file); err != nil {
-			t.Skip("Cilium is not built: run make cilium")
+			t.Fatalf("%v: run make cilium", err)
 		}
 	}
 	lab.NeedBPF(t)

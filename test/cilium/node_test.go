@@ -165,7 +165,7 @@ func (n *node) cni(t *testing.T, p *pod, command, uid string) (out []byte) {
 	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t tmpfs none /run && exec "$0"`,
 		filepath.Join(n.programs, "cilium-cni"))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+uid, "CNI_IFNAME=eth0", "CNI_PATH="+n.programs,
-		"CILIUM_SOCK="+n.dir+"/cilium.sock", fmt.Sprintf("CNI_NETNS=/proc/%d/fd/%d", os.Getpid(), p.File().Fd()),
+		"CILIUM_SOCK="+n.dir+"/cilium.sock", "CNI_NETNS="+p.Path(),
 		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+p.name+";K8S_POD_UID="+uid)
 	cmd.Stdin = bytes.NewReader([]byte(`{"cniVersion": "0.3.1", "name": "cilium", "type": "cilium-cni", "log-file": "` + n.dir + `/cni.log"}`))
 	n.Inside(t, func() (err error) {

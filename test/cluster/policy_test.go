@@ -68,8 +68,8 @@ func tcRules(p policed, peers []peer) string {
 	return b.String()
 }
 
-// TestNetworkPolicies: a pod gets answers as far as its policy allows, with and without
-// redirection, and a policy that comes later applies to the next lookup.
+// TestNetworkPolicies: a pod gets answers as far as its policy allows. Policies come after
+// the pod's first lookups.
 func TestNetworkPolicies(t *testing.T) {
 	needCluster(t)
 	startClients(t)

@@ -43,6 +43,7 @@ func TestGVisor(t *testing.T) {
 			}
 			d.Kill()
 			expect("killed", vip, "53", lost)
+			expect("cluster IP, killed", lab.ClusterDNS, "53", lab.ClusterDNS)
 		})
 	}
 }
