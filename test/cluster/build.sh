@@ -29,7 +29,7 @@ if [ "$CNI" != bridge ] && [ ! -e "$bin/flanneld-$flannel" ]; then
 	source=$(cd / && go mod download -json "github.com/flannel-io/flannel@$flannel" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')
 	tmp=$(mktemp -d)
 	cp -r --no-preserve=mode "$source/." "$tmp"
-	# One of these backends needs cgo, the other a module that Go's proxy does not have.
+	# Two backends that the cluster does not use: one needs cgo, one a cloud's module.
 	sed -i '/backend\/\(udp\|tencentvpc\)"/d' "$tmp/main.go"
 	(cd "$tmp" && go build -trimpath -ldflags "-s -w" -o "$bin/flanneld-$flannel" .)
 	rm -rf "$tmp"

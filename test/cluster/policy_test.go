@@ -13,7 +13,7 @@ import (
 type peer struct{ address, port string }
 
 // agents install the rules of a policy on a pod's node: the pod may send to the peers and
-// to nobody else. They imitate agents of NetworkPolicy that cannot be built here.
+// to nobody else. They imitate agents of NetworkPolicy.
 var agents = []struct {
 	name string
 	// clusterIP: the rules see the address of the Service, which the agent allows as well.
