@@ -127,8 +127,7 @@ func testAgentRestarts(t *testing.T, n *node, p *pod) {
 	}
 	clients := n.startClients(t)
 	endRound(t, "no fault", clients)
-	n.agent.Signal(t, syscall.SIGTERM)
-	<-n.agent.Done()
+	n.stopAgent(t)
 	endRound(t, "without an agent", clients)
 	n.startAgent(t)
 	endRound(t, "with a new agent", clients)
