@@ -68,6 +68,11 @@ func (p PodName) String() string {
 	return p.Namespace + "/" + p.Name
 }
 
+// Covers reports whether p is the pod, or its namespace.
+func (p PodName) Covers(pod PodName) bool {
+	return p.Namespace == pod.Namespace && (p.Name == "" || p.Name == pod.Name)
+}
+
 // parseRedirect reads redirect [off|auto|on] and its options.
 func parseRedirect(b *Block, s statement) error {
 	if err := s.arity(0, 1, "[off|auto|on]"); err != nil {

@@ -46,23 +46,15 @@ func (o *Options) DoctorConfig(warn func(error)) doctor.Config {
 	}
 	d.addRedirect(&c, cfg)
 	if plan := planFastpath(o, source{Config: cfg}); plan.Wanted() {
-		c.KernelAnswers = func(ctx context.Context) []string { return kernelAnswers(ctx, cfg, plan) }
+		c.KernelAnswers = func(ctx context.Context) map[int]string {
+			lines, _ := fastpath.Status(plan, func() (fastpath.State, error) { return fastpathState(ctx, metricsAddr(cfg)) })
+			return lines
+		}
 	}
 	if addr := metricsAddr(cfg); addr != "" && slices.ContainsFunc(cfg.Blocks, (*config.Block).Cuts) {
 		c.CutsOff = func(ctx context.Context) ([]string, error) { return cutsOff(ctx, addr) }
 	}
 	return c
-}
-
-// kernelAnswers returns the lines about the fast path that status prints.
-func kernelAnswers(ctx context.Context, cfg *config.Config, plan fastpath.Plan) []string {
-	var b strings.Builder
-	fastpath.PrintStatus(&b, plan, func() (map[string]int64, error) { return scrapeLeases(ctx, metricsAddr(cfg)) })
-	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	for i := range lines {
-		_, lines[i], _ = strings.Cut(lines[i], "\t")
-	}
-	return lines
 }
 
 // cutsOff returns the zones in which the daemon with metrics at addr has turned

@@ -71,14 +71,16 @@ func (d *daemon) startFastpath(ctx context.Context) error {
 
 func (d *daemon) closeFastpath(context.Context) error { return d.active.fast.Close() }
 
-// scrapeLeases returns the number of leases on each interface, as the running daemon
-// exports it.
-func scrapeLeases(ctx context.Context, addr string) (map[string]int64, error) {
-	const name = "nodens_kernel_leases"
-	found, err := scrape(ctx, addr, name)
-	leases := make(map[string]int64)
-	for label, n := range found {
-		leases[strings.TrimPrefix(label, name+" ")] = n
+// fastpathState returns what the running daemon exports.
+func fastpathState(ctx context.Context, addr string) (fastpath.State, error) {
+	found, err := scrape(ctx, addr, "nodens_") // some are exported without the fast path, too
+	s := fastpath.State{Leases: make(map[string]int64)}
+	for key, n := range found {
+		if name, label, _ := strings.Cut(key, " "); name == "nodens_kernel_leases" {
+			s.Leases[label] = n
+		} else if name == "nodens_kernel_passed_total" {
+			s.Loaded = true
+		}
 	}
-	return leases, err
+	return s, err
 }

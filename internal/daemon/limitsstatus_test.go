@@ -3,12 +3,14 @@ package daemon
 import (
 	"bytes"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/fastpath"
 )
 
 // status prints the limits of the running daemon.
@@ -45,5 +47,29 @@ note	-max-tcp-connections does not fit and is lowered; run nodens check with the
 	printLimits(t.Context(), &out, new(config.Config))
 	if want := "limits\tunknown: the Corefile has no prometheus directive\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+// TestFastpathState: nodens exports reasons since it has loaded the program, and leases of
+// the interfaces that have it.
+func TestFastpathState(t *testing.T) {
+	const limit, passed = `nodens_limit{resource="misses"} 4778` + "\n", `nodens_kernel_passed_total{reason="no lease"} 0` + "\n"
+	for _, c := range []struct {
+		metrics string
+		want    fastpath.State
+	}{
+		{limit, fastpath.State{}},
+		{limit + passed, fastpath.State{Loaded: true}},
+		{limit + passed + `nodens_kernel_leases{interface="cali1"} 2` + "\n", fastpath.State{Loaded: true, Leases: map[string]int64{"cali1": 2}}},
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, c.metrics) }))
+		got, err := fastpathState(t.Context(), strings.TrimPrefix(s.URL, "http://"))
+		s.Close()
+		if err != nil || got.Loaded != c.want.Loaded || !maps.Equal(got.Leases, c.want.Leases) {
+			t.Errorf("%s: %+v, %v, want %+v", c.metrics, got, err, c.want)
+		}
+		if _, err := fastpathState(t.Context(), strings.TrimPrefix(s.URL, "http://")); err == nil {
+			t.Error("no error without a daemon")
+		}
 	}
 }

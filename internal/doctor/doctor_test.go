@@ -324,9 +324,22 @@ func TestResolvConfOfAPod(t *testing.T) {
 }
 
 func TestKernelAnswers(t *testing.T) {
-	e := &examination{notes: new(notes), Config: Config{KernelAnswers: func(context.Context) []string { return []string{"cali1: no lease"} }}}
-	e.examineKernelAnswers(t.Context())
-	if want := []Fact{{nodeView, "fastpath: cali1: no lease"}}; !slices.Equal(e.report.Facts, want) {
-		t.Errorf("facts %v, want %v", e.report.Facts, want)
+	answers := map[int]string{0: "for all", 7: "cali1: no lease", 8: "cali2: no lease"}
+	all, own := Fact{nodeView, "fastpath: for all"}, Fact{"123", "fastpath: cali2: no lease"}
+	for _, c := range []struct {
+		pod  string
+		want []Fact
+	}{
+		{Auto, []Fact{all, {nodeView, "fastpath: cali1: no lease"}, {nodeView, "fastpath: cali2: no lease"}, own}},
+		{"123", []Fact{all, own}},
+	} {
+		e := &examination{notes: new(notes), Config: Config{Pods: []string{c.pod}, KernelAnswers: func(context.Context) map[int]string { return answers }}}
+		e.examineKernelAnswers(t.Context())
+		for _, peer := range []int{0, 8} { // 0: the pod has no veth
+			(&podExamination{e, pod{place: place{view: "123"}}, podLinkInfo{peer: peer}}).sayKernelAnswers()
+		}
+		if !slices.Equal(e.report.Facts, c.want) {
+			t.Errorf("pod %s: facts %v, want %v", c.pod, e.report.Facts, c.want)
+		}
 	}
 }

@@ -41,9 +41,9 @@ type Config struct {
 	// CutsOff returns the zones in which the daemon has turned search_cut off. Nil:
 	// not examined.
 	CutsOff func(ctx context.Context) ([]string, error)
-	// KernelAnswers says for each pod's interface whether the kernel answers there, and
-	// why not. Nil: not wanted.
-	KernelAnswers func(ctx context.Context) []string
+	// KernelAnswers says for each pod's interface, by index, whether the kernel answers
+	// there, and why not. 0 stands for all interfaces. Nil: not wanted.
+	KernelAnswers func(ctx context.Context) map[int]string
 	// Holders returns the sockets on a port that are bound to one of addrs or
 	// to the wildcard address. Nil: not examined.
 	Holders func(port uint16, addrs ...netip.Addr) ([]Holder, error)
@@ -132,8 +132,9 @@ type examination struct {
 	conf    resolvConf                // of the node
 	filters []string                  // HostState.Filters
 	inForce RedirectState
-	below   bool // redirection applies to this process too
-	exempt  bool // this process is in the daemon's cgroup below that of the pods, as after kubectl exec
+	below   bool           // redirection applies to this process too
+	exempt  bool           // this process is in the daemon's cgroup below that of the pods, as after kubectl exec
+	kernel  map[int]string // of KernelAnswers
 }
 
 // Examine examines everything in cfg.

@@ -58,6 +58,7 @@ func (e *examination) examinePod(ctx context.Context, p pod) {
 
 func (e *podExamination) examine(ctx context.Context) {
 	e.checkMTU()
+	e.sayKernelAnswers()
 	if e.optedOut() {
 		e.fact(e.view, "has opted out of redirection")
 	}
@@ -74,6 +75,13 @@ func (e *podExamination) examine(ctx context.Context) {
 	e.checkReachability(results, clusterDNS)
 	if known {
 		e.checkNameservers(conf, results)
+	}
+}
+
+// sayKernelAnswers says whether the kernel answers on the host's end of the pod's link.
+func (e *podExamination) sayKernelAnswers() {
+	if what := e.kernel[e.link.peer]; what != "" && e.link.peer != 0 {
+		e.fact(e.view, "fastpath: "+what)
 	}
 }
 

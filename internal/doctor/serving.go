@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -156,13 +157,18 @@ func (e *examination) examinePorts() {
 	}
 }
 
-// examineKernelAnswers says where the kernel answers.
+// examineKernelAnswers says where the kernel answers. If the user names pods, their views
+// say it for them only.
 func (e *examination) examineKernelAnswers(ctx context.Context) {
 	if e.KernelAnswers == nil {
 		return
 	}
-	for _, what := range e.KernelAnswers(ctx) {
-		e.fact(nodeView, "fastpath: "+what)
+	e.kernel = e.KernelAnswers(ctx)
+	named := slices.ContainsFunc(e.Pods, func(spec string) bool { return spec != Auto })
+	for _, i := range slices.Sorted(maps.Keys(e.kernel)) {
+		if i == 0 || !named {
+			e.fact(nodeView, "fastpath: "+e.kernel[i])
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/bpf"
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/redirect"
 )
 
@@ -23,18 +25,31 @@ func newOptOut(p Plan) (allowed func(netns int) bool, err error) {
 	if len(p.OptOut) == 0 {
 		return func(int) bool { return true }, nil
 	}
+	pods, err := podsByNetns(p)
+	if err != nil {
+		return nil, err
+	}
+	return func(netns int) bool {
+		pod, known := pods[netns]
+		return known && !slices.ContainsFunc(p.OptOut, func(n config.PodName) bool { return n.Covers(pod) })
+	}, nil
+}
+
+// podsByNetns returns the pods that have a process, by the number of their network
+// namespaces (IFLA_LINK_NETNSID).
+func podsByNetns(p Plan) (byNetns map[int]config.PodName, err error) {
 	kubepods := p.Kubepods
 	if kubepods == "" {
 		if kubepods, err = bpf.FindKubepods("/proc/self/mountinfo"); err != nil {
 			return nil, err
 		}
 	}
-	pods, err := redirect.Pods(kubepods, p.PodLogs, p.OptOut)
+	pods, err := redirect.Pods(kubepods, p.PodLogs)
 	if err != nil {
 		return nil, err
 	}
-	ids := make(map[int]bool)
-	for dir, out := range pods {
+	byNetns = make(map[int]config.PodName)
+	for dir, pod := range pods {
 		pid, err := firstPID(dir)
 		if err != nil {
 			return nil, err
@@ -44,10 +59,10 @@ func newOptOut(p Plan) (allowed func(netns int) bool, err error) {
 			return nil, err
 		}
 		if known {
-			ids[id] = !out
+			byNetns[id] = pod
 		}
 	}
-	return func(netns int) bool { return ids[netns] }, nil
+	return byNetns, nil
 }
 
 // netnsOf returns the number of a process's network namespace. It is unknown if the

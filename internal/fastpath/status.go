@@ -4,45 +4,105 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// PrintStatus prints for each pod's interface whether the kernel answers there, and why
-// not. leases returns the numbers of leases by interface, as the daemon exports them in
-// nodens_kernel_leases. It returns false if the mode is on and the kernel answers
-// nowhere.
-func PrintStatus(w io.Writer, plan Plan, leases func() (map[string]int64, error)) (asWanted bool) {
+// State is what the running daemon exports.
+type State struct {
+	Loaded bool             // it has loaded the program
+	Leases map[string]int64 // nodens_kernel_leases: by interface that has the program
+}
+
+// PrintStatus prints what Status returns.
+func PrintStatus(w io.Writer, plan Plan, read func() (State, error)) (asWanted bool) {
+	lines, asWanted := Status(plan, read)
+	for _, i := range slices.Sorted(maps.Keys(lines)) {
+		fmt.Fprintf(w, "fastpath\t%s\n", lines[i])
+	}
+	return asWanted
+}
+
+// Status says for each pod's interface, by index, whether the kernel answers there, and
+// why not. 0 stands for all interfaces. read reads the state of the daemon. asWanted is
+// false if the mode is on and the kernel answers nowhere.
+func Status(plan Plan, read func() (State, error)) (lines map[int]string, asWanted bool) {
 	if !plan.Wanted() {
-		return true
+		return nil, true
 	}
 	links, err := podLinks("veth")
 	netkits, err2 := podLinks("netkit")
 	if err := errors.Join(err, err2); err != nil {
-		fmt.Fprintf(w, "fastpath\tunknown: %v\n", err)
-		return false
+		return map[int]string{0: fmt.Sprintf("unknown: %v", err)}, false
 	}
-	for _, l := range netkits {
-		fmt.Fprintf(w, "fastpath\t%s: nodens answers; the kernel answers on veths only, and this is a netkit device\n", l.Attrs().Name)
+	lines = make(map[int]string)
+	state, err := read()
+	switch {
+	case len(links) == 0:
+		lines[0] = "no pod has a veth on this node"
+	case err != nil:
+		return map[int]string{0: fmt.Sprintf("unknown: cannot read nodens' metrics: %v", err)}, plan.Mode != config.FastpathOn
+	case !state.Loaded:
+		return map[int]string{0: "nodens answers all queries: it has not loaded the program (see its log)"}, plan.Mode != config.FastpathOn
 	}
-	have, err := leases()
-	if err != nil && len(links) > 0 {
-		fmt.Fprintf(w, "fastpath\tnodens answers all queries, or its metrics cannot be read: see its log (%v)\n", err)
-		return plan.Mode != config.FastpathOn
+	n := newNodeState(plan, state)
+	for _, l := range append(links, netkits...) {
+		lines[l.Attrs().Index] = n.line(l)
 	}
-	if len(links) == 0 {
-		fmt.Fprintln(w, "fastpath\tno pod has a veth on this node")
+	return lines, true
+}
+
+// nodeState is what decides whether the kernel answers on an interface.
+type nodeState struct {
+	State
+	plan    Plan
+	pods    map[int]config.PodName // see podsByNetns; none if they cannot be found
+	allowed func(netns int) bool   // see newOptOut
+	err     error                  // of newOptOut
+}
+
+func newNodeState(plan Plan, s State) nodeState {
+	n := nodeState{State: s, plan: plan}
+	n.pods, _ = podsByNetns(plan) // without opt_out, a container may not see them
+	n.allowed, n.err = newOptOut(plan)
+	return n
+}
+
+// line names an interface and its pod, and says whether the kernel answers there.
+func (n nodeState) line(l netlink.Link) string {
+	a := l.Attrs()
+	name := a.Name
+	if pod := n.pods[a.NetNsID]; pod.Name != "" {
+		name += " (" + pod.String() + ")"
 	}
-	for _, l := range links {
-		name := l.Attrs().Name
-		switch n, attached := have[name]; {
-		case !attached:
-			fmt.Fprintf(w, "fastpath\t%s: nodens answers; the pod opts out, or the program could not be attached (see the log)\n", name)
-		case n == 0:
-			fmt.Fprintf(w, "fastpath\t%s: no lease; within %v nodens answered no query of this pod that came over its own veth or bridge to an address of bind or -localip\n", name, plan.Lease)
-		default:
-			fmt.Fprintf(w, "fastpath\t%s: the kernel answers %d addresses\n", name, n)
-		}
+	leases, attached := n.Leases[a.Name]
+	_, known := n.pods[a.NetNsID]
+	switch {
+	case leases > 0:
+		return fmt.Sprintf("%s: the kernel answers %d addresses", name, leases)
+	case attached:
+		return fmt.Sprintf("%s: no lease; within %v nodens answered no UDP query of this pod from its cache that came over its own veth or bridge to an address of bind or -localip, in a zone that the kernel answers", name, n.plan.Lease)
 	}
-	return true
+	return name + ": nodens answers; " + n.whyNot(l.Type(), a.NetNsID, known)
+}
+
+// whyNot says why the program is not on an interface.
+func (n nodeState) whyNot(kind string, netns int, known bool) string {
+	switch {
+	case kind != "veth":
+		return "the kernel answers on veths only, and this is a " + kind + " device"
+	case n.err != nil:
+		return fmt.Sprintf("because of opt_out it must know the pod: %v", n.err)
+	case !known && !n.allowed(netns):
+		return "because of opt_out it must know the pod, and it finds no process of the pod"
+	case !n.allowed(netns):
+		return "the pod opts out"
+	case len(n.Leases) >= MaxInterfaces:
+		return fmt.Sprintf("the program is on %d interfaces, the limit", MaxInterfaces)
+	}
+	return "the program is not attached yet, or could not be (see the log)"
 }

@@ -93,14 +93,14 @@ func (o *optOut) follow(ctx context.Context) {
 	}
 }
 
-// Pods returns the cgroup directories of all pods, and whether the pod has one of the
-// names. kubepods and podLogs are directories, see DefaultPodLogs.
-func Pods(kubepods, podLogs string, names []config.PodName) (map[string]bool, error) {
-	named, err := podUIDs(podLogs, names)
+// Pods returns the pods by their cgroup directories. A pod without a directory of logs
+// has no name. kubepods and podLogs are directories, see DefaultPodLogs.
+func Pods(kubepods, podLogs string) (map[string]config.PodName, error) {
+	names, err := podNames(podLogs)
 	if err != nil {
-		return nil, fmt.Errorf("find pods that opt out: %w", err)
+		return nil, fmt.Errorf("find names of pods: %w", err)
 	}
-	pods := make(map[string]bool)
+	pods := make(map[string]config.PodName)
 	for _, parent := range podParents(kubepods) {
 		entries, err := os.ReadDir(parent)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENODEV) {
@@ -108,7 +108,7 @@ func Pods(kubepods, podLogs string, names []config.PodName) (map[string]bool, er
 		}
 		for _, e := range entries {
 			if uid, ok := podUID(e.Name()); ok {
-				pods[filepath.Join(parent, e.Name())] = named[uid]
+				pods[filepath.Join(parent, e.Name())] = names[uid]
 			}
 		}
 	}
@@ -121,37 +121,31 @@ func OptedOut(kubepods, podLogs string, names []config.PodName) (map[uint64]bool
 	if len(names) == 0 {
 		return nil, nil
 	}
-	pods, err := Pods(kubepods, podLogs, names)
+	pods, err := Pods(kubepods, podLogs)
 	ids := make(map[uint64]bool)
-	for dir, named := range pods {
+	for dir, pod := range pods {
 		var st syscall.Stat_t
-		if named && syscall.Lstat(dir, &st) == nil { // else removed meanwhile
+		if slices.ContainsFunc(names, func(n config.PodName) bool { return n.Covers(pod) }) && syscall.Lstat(dir, &st) == nil { // else removed meanwhile
 			ids[st.Ino] = true
 		}
 	}
 	return ids, err
 }
 
-// podUIDs returns the UIDs of the pods that have one of the names.
-func podUIDs(podLogs string, names []config.PodName) (map[string]bool, error) {
+// podNames returns the names of pods by their UIDs.
+func podNames(podLogs string) (map[string]config.PodName, error) {
 	entries, err := os.ReadDir(podLogs)
 	if err != nil {
 		return nil, err
 	}
-	uids := make(map[string]bool)
+	names := make(map[string]config.PodName)
 	for _, e := range entries {
 		// No part contains an underscore: RFC 1123.
-		part := strings.Split(e.Name(), "_")
-		if len(part) != 3 {
-			continue
-		}
-		if slices.ContainsFunc(names, func(n config.PodName) bool {
-			return n.Namespace == part[0] && (n.Name == "" || n.Name == part[1])
-		}) {
-			uids[part[2]] = true
+		if part := strings.Split(e.Name(), "_"); len(part) == 3 {
+			names[part[2]] = config.PodName{Namespace: part[0], Name: part[1]}
 		}
 	}
-	return uids, nil
+	return names, nil
 }
 
 // podParents returns the directories that contain pods' cgroups: kubepods, and the cgroups

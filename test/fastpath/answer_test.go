@@ -72,9 +72,18 @@ func TestStatus(t *testing.T) {
 	n := newNode(t, fixed)
 	d := n.start(t, 2, "fastpath on {", "lease 30s", "}")
 	n.warm(t, n.routed, vip4+":53", "name.example.")
-	out, errs, _ := lab.Command{Netns: n.Netns, Args: []string{nodens.Path(t), "status", "-conf", d.Conf}}.Output(t)
-	for _, want := range []string{"cali1: the kernel answers 1 addresses", "veth1: no lease"} {
-		if !strings.Contains(out, want) {
+	n.statusHas(t, d, nil, "cali1: the kernel answers 1 addresses", "veth1: no lease")
+	d.Kill()
+	<-d.Done()
+	n.statusHas(t, d, nil, "unknown: cannot read nodens' metrics")
+}
+
+// statusHas runs nodens status and checks what it says about the fast path.
+func (n *node) statusHas(t *testing.T, d *lab.Daemon, args []string, lines ...string) {
+	t.Helper()
+	out, errs, _ := lab.Command{Netns: n.Netns, Args: append([]string{nodens.Path(t), "status", "-conf", d.Conf}, args...)}.Output(t)
+	for _, want := range lines {
+		if !strings.Contains(out, "fastpath\t"+want) {
 			t.Errorf("status lacks %q:\n%s%s", want, out, errs)
 		}
 	}

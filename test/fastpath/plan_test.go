@@ -27,9 +27,10 @@ func TestOptOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	pods := []string{"-kubepods", kubepods, "-pod-logs", logs}
 	d := lab.StartDaemon(t, lab.DaemonOptions{
 		Binary: nodens.Path(t), Netns: n.Netns, Corefile: corefileWith("fastpath on {", "opt_out team-a", "}"),
-		Args: []string{"-keep-privileges", "-kubepods", kubepods, "-pod-logs", logs},
+		Args: append([]string{"-keep-privileges"}, pods...),
 	})
 	n.WaitForMetric(t, metrics, 1, "nodens_kernel_interfaces")
 	n.warm(t, n.routed, vip4+":53", "name.example.")
@@ -40,6 +41,7 @@ func TestOptOut(t *testing.T) {
 	if got := n.answers(t); got != before || n.programs(t, "veth1") != 0 {
 		t.Errorf("the kernel gave %v answers to a pod that opts out", got-before)
 	}
+	n.statusHas(t, d, pods, "cali1 (team-b/web-0): ", "veth1 (team-a/vpn-0): nodens answers; the pod opts out")
 	// After the pod has lost the name, the kernel answers it.
 	if err := os.Rename(filepath.Join(logs, "team-a_vpn-0_"+out), filepath.Join(logs, "team-b_vpn-0_"+out)); err != nil {
 		t.Fatal(err)
@@ -95,10 +97,7 @@ func TestSmallNode(t *testing.T) {
 	})
 	d.Err.WaitFor(t, 0, "lower the option entries")
 	n.routed.Ask(t, "udp", vip4+":53", lab.Query("name.example.", dns.TypeA))
-	out, errs, _ := lab.Command{Netns: n.Netns, Args: []string{nodens.Path(t), "status", "-conf", d.Conf}}.Output(t)
-	if !strings.Contains(out, "nodens answers all queries") {
-		t.Errorf("status does not say that the kernel answers nothing:\n%s%s", out, errs)
-	}
+	n.statusHas(t, d, nil, "nodens answers all queries: it has not loaded the program")
 }
 
 // TestAllAddresses: nodens logs that the kernel does not answer for a listener on all
@@ -117,8 +116,5 @@ func TestAllAddresses(t *testing.T) {
 	if got := n.answers(t); got != 0 {
 		t.Errorf("the kernel gave %v answers", got)
 	}
-	out, errs, _ := lab.Command{Netns: n.Netns, Args: []string{nodens.Path(t), "status", "-conf", d.Conf}}.Output(t)
-	if want := "cali1: no lease"; !strings.Contains(out, want) {
-		t.Errorf("status lacks %q:\n%s%s", want, out, errs)
-	}
+	n.statusHas(t, d, nil, "cali1: no lease")
 }
