@@ -372,31 +372,33 @@ func TestBadValues(t *testing.T) {
 		"tier=full,config.customConfig=. {\n  redirect {\n    opt_out a\n  }\n}":         "set both redirect.optOut and the option opt_out",
 		"config.extraServerBlocks=a. {\n  redirect\n}":                                   "config.extraServerBlocks has a redirect directive",
 		"fastpath.mode=on":                                                               "fastpath.mode is on, but the tier minimal has no privileges for BPF: set tier to resilient or full",
-		"tier=resilient,fastpath.mode=auto,fastpath.optOut={a}":                          "fastpath.optOut finds the networks of pods, which needs tier full",
-		"tier=full,fastpath.mode=on,config.customConfig=. {\n  errors\n  redirect\n}":    "write the fastpath directive into config.customConfig",
-		"config.extraServerBlocks=a. {\n  fastpath\n}":                                   "the fastpath directive in the Corefile needs BPF",
-		"redirect.mode=maybe":                                                            `at '/redirect/mode': value must be one of '', 'off', 'auto', 'on'`,
-		"redirect.optOut={Kube_System}":                                                  `at '/redirect/optOut/0': 'Kube_System' does not match pattern`,
-		"status.address=0.0.0.0:9354":                                                    "status.address is 0.0.0.0:9354: pods can reach it and read the queries of other pods; set status.tokenSecret, or use 127.0.0.1",
-		"status.address=9354":                                                            `at '/status/address': got number, want string`,
-		"status.address=node:9354":                                                       `at '/status/address': 'node:9354' does not match pattern`,
-		"useHostNetwork=false,localRedirectPolicy.enabled=true,status.podNames=true":     "status.podNames reads files of root",
-		"useHostNetwork=false":                                                           `without useHostNetwork, pods do not reach nodens`,
-		"localRedirectPolicy.enabled=true":                                               `set useHostNetwork to false`,
-		"useHostNetwork=false,localRedirectPolicy.enabled=true,redirect.mode=on":         `redirect.mode needs useHostNetwork`,
-		"useHostNetwork=false,localRedirectPolicy.enabled=true,tier=full":                `tier full needs useHostNetwork`,
-		"endpoints.learn=false,endpoints.asUpstreams=true":                               `endpoints.asUpstreams needs endpoints.learn`,
-		"image.digest=latest":                                                            `at '/image/digest': 'latest' does not match pattern`,
-		"tolerations=all":                                                                `at '/tolerations': got string, want array`,
-		"config.lameduck=1m30s,terminationGracePeriodSeconds=94":                         `terminationGracePeriodSeconds must be at least 95, not 94`,
-		"config.lameduck=1h":                                                             `terminationGracePeriodSeconds must be at least 3605, not 30`,
-		"updateStrategy.rollingUpdate.maxUnavailable=10%":                                `maxSurge is 1 and maxUnavailable is 10%, but exactly one of them must be 0`,
-		"updateStrategy.rollingUpdate.maxSurge=0":                                        `maxSurge is 0 and maxUnavailable is 0, but exactly one`,
-		"config.cacheSize=110M":                                                          `config.cacheSize 110M does not fit: resources.limits.memory, 128 MiB, leaves 89 MiB after 36 MiB for the process and its buffers and 2 MiB for misses and TCP connections`,
-		"tier=full,extraArgs={-max-misses=100000}":                                       `-max-misses 100000 needs 390 MiB (4 KiB each); resources.limits.memory, 128 MiB, leaves 26 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers and 2 MiB for TCP connections`,
-		"tier=full,extraArgs={-quiet,--max-misses=4000},config.cacheSize=80Mi":           `-max-misses 4000 needs 15 MiB (4 KiB each); resources.limits.memory, 128 MiB, leaves 10 MiB after the cache's 80 MiB`,
-		"tier=full,extraArgs={-quiet,-max-tcp-connections=1000}":                         `-max-tcp-connections 1000 needs 125 MiB (64 KiB each, on 2 addresses); resources.limits.memory, 128 MiB, leaves 7 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers, 18 MiB for misses and 2 MiB for TCP connections to upstreams`,
-		"updateStrategy.type=Recreate":                                                   `at '/updateStrategy/type': value must be one of 'RollingUpdate', 'OnDelete'`,
+		"tier=resilient,fastpath.mode=auto,fastpath.optOut={a}":                          "finds the networks of pods, which needs tier full",
+		"tier=resilient,config.extraServerBlocks=a. {\n  fastpath on {\n    lease 1s\n    opt_out a\n  }\n}": "finds the networks of pods, which needs tier full",
+		"tier=resilient,config.customConfig=. {\n  redirect on\n  fastpath {\n    opt_out a\n  }\n}":         "finds the networks of pods, which needs tier full",
+		"tier=full,fastpath.mode=on,config.customConfig=. {\n  errors\n  redirect\n}":                        "write the fastpath directive into config.customConfig",
+		"config.extraServerBlocks=a. {\n  fastpath\n}":                                                       "the fastpath directive in the Corefile needs BPF",
+		"redirect.mode=maybe":           `at '/redirect/mode': value must be one of '', 'off', 'auto', 'on'`,
+		"redirect.optOut={Kube_System}": `at '/redirect/optOut/0': 'Kube_System' does not match pattern`,
+		"status.address=0.0.0.0:9354":   "status.address is 0.0.0.0:9354: pods can reach it and read the queries of other pods; set status.tokenSecret, or use 127.0.0.1",
+		"status.address=9354":           `at '/status/address': got number, want string`,
+		"status.address=node:9354":      `at '/status/address': 'node:9354' does not match pattern`,
+		"useHostNetwork=false,localRedirectPolicy.enabled=true,status.podNames=true": "status.podNames reads files of root",
+		"useHostNetwork=false":             `without useHostNetwork, pods do not reach nodens`,
+		"localRedirectPolicy.enabled=true": `set useHostNetwork to false`,
+		"useHostNetwork=false,localRedirectPolicy.enabled=true,redirect.mode=on": `redirect.mode needs useHostNetwork`,
+		"useHostNetwork=false,localRedirectPolicy.enabled=true,tier=full":        `tier full needs useHostNetwork`,
+		"endpoints.learn=false,endpoints.asUpstreams=true":                       `endpoints.asUpstreams needs endpoints.learn`,
+		"image.digest=latest": `at '/image/digest': 'latest' does not match pattern`,
+		"tolerations=all":     `at '/tolerations': got string, want array`,
+		"config.lameduck=1m30s,terminationGracePeriodSeconds=94": `terminationGracePeriodSeconds must be at least 95, not 94`,
+		"config.lameduck=1h":                                                   `terminationGracePeriodSeconds must be at least 3605, not 30`,
+		"updateStrategy.rollingUpdate.maxUnavailable=10%":                      `maxSurge is 1 and maxUnavailable is 10%, but exactly one of them must be 0`,
+		"updateStrategy.rollingUpdate.maxSurge=0":                              `maxSurge is 0 and maxUnavailable is 0, but exactly one`,
+		"config.cacheSize=110M":                                                `config.cacheSize 110M does not fit: resources.limits.memory, 128 MiB, leaves 89 MiB after 36 MiB for the process and its buffers and 2 MiB for misses and TCP connections`,
+		"tier=full,extraArgs={-max-misses=100000}":                             `-max-misses 100000 needs 390 MiB (4 KiB each); resources.limits.memory, 128 MiB, leaves 26 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers and 2 MiB for TCP connections`,
+		"tier=full,extraArgs={-quiet,--max-misses=4000},config.cacheSize=80Mi": `-max-misses 4000 needs 15 MiB (4 KiB each); resources.limits.memory, 128 MiB, leaves 10 MiB after the cache's 80 MiB`,
+		"tier=full,extraArgs={-quiet,-max-tcp-connections=1000}":               `-max-tcp-connections 1000 needs 125 MiB (64 KiB each, on 2 addresses); resources.limits.memory, 128 MiB, leaves 7 MiB after the cache's 64 MiB, 36 MiB for the process and its buffers, 18 MiB for misses and 2 MiB for TCP connections to upstreams`,
+		"updateStrategy.type=Recreate":                                         `at '/updateStrategy/type': value must be one of 'RollingUpdate', 'OnDelete'`,
 	} {
 		t.Run(values, func(t *testing.T) {
 			out, err := template("--set", values)
@@ -492,20 +494,32 @@ func TestValues(t *testing.T) {
 		"tier=full,redirect.fallbacks={10.0.0.1,10.0.0.2:5353}":           "    redirect auto {\n        target :20053\n        fallback 10.0.0.1 10.0.0.2:5353\n    }\n",
 		"tier=full,redirect.optOut={a,b/c},redirect.uplinks={eth0,eth1}":  "        opt_out a b/c\n        uplink eth0 eth1\n",
 		"tier=full,config.customConfig=. {\n  redirect # all\n errors\n}": "  redirect # all\n",
-		"tier=full,config.customConfig=. {\n  redirect {\n    opt_out a\n  }\n errors\n},redirect.optOut={a}": "    opt_out a\n",
-		"config.customConfig=. {\n  errors\n},redirect.mode=off":                                              "  errors\n",
-		"config.extraServerBlocks=example.org { bind __PILLAR__LOCAL__DNS__}":                                 "example.org {",
+		"tier=full,config.customConfig=. {\n  redirect {\n    opt_out a\n  }\n errors\n},redirect.optOut={a}":                  "    opt_out a\n",
+		"config.customConfig=. {\n  errors\n},redirect.mode=off":                                                               "  errors\n",
+		"tier=resilient,fastpath.mode=on":                                                                                      "    fastpath on\n",
+		"tier=full,fastpath.mode=auto,fastpath.optOut={a,b/c}":                                                                 "    fastpath auto {\n        opt_out a b/c\n    }\n",
+		"tier=full,redirect.mode=off,fastpath.mode=on,fastpath.optOut={a}":                                                     "    fastpath on {\n        opt_out a\n",
+		"tier=full,redirect.mode=off,config.customConfig=. {\n  cache\n  fastpath on {\n    entries 64\n    opt_out a\n  }\n}": "    opt_out a\n",
+		"config.extraServerBlocks=example.org { bind __PILLAR__LOCAL__DNS__}":                                                  "example.org {",
 	} {
 		t.Run(values, func(t *testing.T) {
 			all := mustTemplate(t, "--set", values)
 			if got := corefile(t, all); !strings.Contains(got, want) {
 				t.Errorf("no %q in\n%s", want, got)
 			}
+			if p, _ := pod(t, all); mountsFile(p, "/var/log/pods") != strings.Contains(want, "opt_out") {
+				t.Errorf("/var/log/pods is mounted: %t", mountsFile(p, "/var/log/pods"))
+			}
 			if !strings.Contains(values, "extraServerBlocks") {
 				checkCorefile(t, all)
 			}
 		})
 	}
+}
+
+// mountsFile reports whether the pod mounts a file of the host.
+func mountsFile(p *core.PodSpec, path string) bool {
+	return slices.ContainsFunc(p.Volumes, func(v core.Volume) bool { return v.HostPath != nil && v.HostPath.Path == path })
 }
 
 // TestZones renders config.zones as in the chart of lablabs.

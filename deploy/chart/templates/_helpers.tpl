@@ -86,7 +86,13 @@ nodens pinned. */ -}}
 
 {{- /* Not empty if nodens needs the names of pods, for optOut. */ -}}
 {{- define "nodens.namesPods" -}}
-{{- if or (and (include "nodens.redirects" .) .Values.redirect.optOut) (and (ne .Values.fastpath.mode "off") .Values.fastpath.optOut) }}yes{{ end }}
+{{- if or (and (include "nodens.redirects" .) .Values.redirect.optOut) (include "nodens.fastpathOptsOut" .) }}yes{{ end }}
+{{- end }}
+
+{{- /* Not empty if the values or a fastpath directive keep pods out of the fast path. */ -}}
+{{- define "nodens.fastpathOptsOut" -}}
+{{- $own := tpl (print .Values.config.customConfig "\n" .Values.config.extraServerBlocks) . }}
+{{- if or (and (ne .Values.fastpath.mode "off") .Values.fastpath.optOut) (regexMatch "(?m)^[ \t]*fastpath([ \t]+(on|auto))?[ \t]*[{][^}]*[ \t]opt_out[ \t]" $own) }}yes{{ end }}
 {{- end }}
 
 {{- /* Not empty if the cache is handed over to the next pod. */ -}}

@@ -31,9 +31,6 @@
 {{- if eq $tier "minimal" }}
 {{- fail (printf "fastpath.mode is %s, but the tier minimal has no privileges for BPF: set tier to resilient or full" .mode) }}
 {{- end }}
-{{- if and .optOut (ne $tier "full") }}
-{{- fail "fastpath.optOut finds the networks of pods, which needs tier full: set tier to full, or leave fastpath.optOut empty" }}
-{{- end }}
 {{- if $c.customConfig }}
 {{- fail "fastpath.mode changes the generated Corefile only: write the fastpath directive into config.customConfig" }}
 {{- end }}
@@ -41,6 +38,9 @@
 {{- end }}
 {{- if and (eq $tier "minimal") (regexMatch "(?m)^[ \t]*fastpath[ \t]*(on|auto|$|#|[{])" (tpl (print $c.customConfig "\n" $c.extraServerBlocks) .)) }}
 {{- fail "the fastpath directive in the Corefile needs BPF, which the tier minimal does not have: set tier to resilient or full" }}
+{{- end }}
+{{- if and (include "nodens.fastpathOptsOut" .) (ne $tier "full") }}
+{{- fail "fastpath.optOut, or opt_out of a fastpath directive, finds the networks of pods, which needs tier full: set tier to full, or let no pod opt out" }}
 {{- end }}
 {{- include "nodens.checkPins" . }}
 {{- if and .Values.status.podNames (not .Values.useHostNetwork) }}
