@@ -60,13 +60,16 @@ func (t *LeaseTable) PassedOn(client netip.AddrPort, id uint16) (ifindex int) {
 	return 0
 }
 
-// revokeInterface ends the leases of an interface.
-func (t *LeaseTable) revokeInterface(ifindex int) {
+// Revoke ends all leases.
+func (t *LeaseTable) Revoke() { t.revoke(func(uint32) bool { return true }) }
+
+// revoke ends the leases of some interfaces.
+func (t *LeaseTable) revoke(of func(ifindex uint32) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range t.buckets {
 		for w := range t.buckets[i].Ways {
-			if l := &t.buckets[i].Ways[w]; l.Ifindex == uint32(ifindex) {
+			if l := &t.buckets[i].Ways[w]; l.Ifindex != 0 && of(l.Ifindex) {
 				t.report(i, w)
 				l.set(0, [4]uint32{}, 0)
 			}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/bits"
 	"math/rand/v2"
 	"net/netip"
@@ -96,6 +97,10 @@ func (f *Fastpath) open(cfg FastpathConfig) error {
 	if err := spec.LoadAndAssign(&f.objs, nil); err != nil {
 		return explainFast("load", err)
 	}
+	// The verifier of a kernel before 6.6, which has no tcx, may accept the program.
+	if _, err := f.attach(math.MaxInt32); !errors.Is(err, unix.ENODEV) {
+		return explainFast("attach", err)
+	}
 	clock, err := newFastClock()
 	if err != nil {
 		return err
@@ -169,14 +174,18 @@ func (f *Fastpath) Attach(ifindex int) error {
 	if f.closed || f.links[ifindex] != nil {
 		return nil
 	}
-	l, err := link.AttachTCX(link.TCXOptions{
-		Interface: ifindex, Program: f.objs.Fastpath, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
-	})
+	l, err := f.attach(ifindex)
 	if err != nil {
-		return explainFast(fmt.Sprintf("attach to interface %d", ifindex), err)
+		return explainFast("attach", err)
 	}
 	f.links[ifindex] = l
 	return nil
+}
+
+func (f *Fastpath) attach(ifindex int) (link.Link, error) {
+	return link.AttachTCX(link.TCXOptions{
+		Interface: ifindex, Program: f.objs.Fastpath, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
+	})
 }
 
 // Detach removes the program and the leases of an interface, which may no longer
@@ -189,7 +198,7 @@ func (f *Fastpath) Detach(ifindex int) error {
 		return nil
 	}
 	delete(f.links, ifindex)
-	f.revokeInterface(ifindex)
+	f.revoke(func(i uint32) bool { return i == uint32(ifindex) })
 	return l.Close()
 }
 

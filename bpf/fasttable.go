@@ -11,8 +11,8 @@ import (
 	"unsafe"
 )
 
-// maxFastPorts is the number of different ports that the program looks at, at most.
-const maxFastPorts = int(fastLimitsFAST_PORTS)
+// MaxFastPorts is the number of different ports that the program looks at, at most.
+const MaxFastPorts = int(fastLimitsFAST_PORTS)
 
 // fastZones is the number of zone counters of the program.
 const fastZones = int(fastLimitsFAST_ZONES)
@@ -67,7 +67,7 @@ type AnswerTable struct {
 var generations atomic.Uint32
 
 // Listen forgets all answers and starts a new generation, in which the program
-// answers for the given addresses. It returns the number of the generation. Once it
+// answers for the given addresses, without those of further ports. It returns the number of the generation. Once it
 // has returned, no query gets an answer of an earlier one.
 func (t *AnswerTable) Listen(addrs []netip.AddrPort) uint32 {
 	t.mu.Lock()
@@ -83,13 +83,13 @@ func (t *AnswerTable) Listen(addrs []netip.AddrPort) uint32 {
 	t.small.reset()
 	t.large.reset()
 	t.entries = 0
-	t.settings.Ports = [maxFastPorts]uint16{}
+	t.settings.Ports = [MaxFastPorts]uint16{}
 	t.listeners = nil
 	ports := 0
 	for _, a := range addrs {
 		port := networkPort(a.Port())
 		if !slices.Contains(t.settings.Ports[:ports], port) {
-			if ports == maxFastPorts {
+			if ports == MaxFastPorts {
 				continue
 			}
 			t.settings.Ports[ports] = port

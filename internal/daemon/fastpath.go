@@ -15,33 +15,25 @@ func planFastpath(o *Options, cfg source) fastpath.Plan {
 	return fastpath.NewPlan(cfg.Config, o.Redirect.Kubepods, o.Redirect.PodLogs)
 }
 
-// switchFastpath loads the program of a's plan if that differs from the present one.
-// undo returns to the present plan and configuration. At the start of the daemon,
-// startFastpath attaches the program instead.
+// switchFastpath changes to a's plan if that differs from the present one. undo returns
+// to the present plan and configuration. At the start of the daemon they do not differ.
 func (c *activeConfig) switchFastpath(ctx context.Context, a *app) (undo func()) {
 	before := c.fast.Plan()
 	if before.Equal(a.fast) {
 		return func() {}
 	}
-	c.openFastpath(ctx, a.fast)
+	c.useFastpath(ctx, a.fast)
 	return func() {
-		c.openFastpath(ctx, before)
-		if c.app == nil {
-			return
-		}
+		c.useFastpath(ctx, before)
 		if err := c.server.Apply(ctx, c.bindings(c.app)); err != nil {
 			c.log.Error("returning to the configuration before failed", "error", err)
 		}
 	}
 }
 
-func (c *activeConfig) openFastpath(ctx context.Context, plan fastpath.Plan) {
-	if err := c.fast.Close(); err != nil {
-		c.log.Error("closing the fast path failed", "error", err)
-	}
-	c.fast.Open(plan)
-	if c.app != nil {
-		c.fast.Start(ctx)
+func (c *activeConfig) useFastpath(ctx context.Context, plan fastpath.Plan) {
+	if err := c.fast.Use(ctx, plan); err != nil {
+		c.log.Error("removing the fast path failed", "error", err)
 	}
 }
 

@@ -53,11 +53,11 @@ func (c *clients) init() {
 // pod although a policy forbids that pod's queries. So a client on a bridge gets a lease
 // only for a query that the program has seen on the client's own port.
 func (c *Controller) Heard(addr netip.AddrPort, id uint16, arrival int) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
 	if c.kernel == nil {
 		return false
 	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
 	return c.clients.heard(c.kernel, client{addr.Addr(), arrival}, c.plan.Lease, time.Now(),
 		func() int { return c.kernel.PassedOn(addr, id) })
 }

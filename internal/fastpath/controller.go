@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,14 @@ func (p Plan) bytes() int64 {
 	return bpf.FastpathConfig{Entries: p.Entries}.Bytes()
 }
 
+// fits returns an error if the kernel's tables need more than most bytes.
+func (p Plan) fits(most int64) error {
+	if n := p.bytes(); n > most {
+		return fmt.Errorf("fastpath: %d entries need %d MiB, more than half of the cache's memory; lower the option entries and restart nodens", p.Entries, n>>20)
+	}
+	return nil
+}
+
 // Equal reports whether p and o want the same.
 func (p Plan) Equal(o Plan) bool {
 	return p.Mode == o.Mode && p.Entries == o.Entries && p.Lease == o.Lease && slices.Equal(p.OptOut, o.OptOut) &&
@@ -53,69 +62,60 @@ type Statistics interface {
 	KernelAsked(list int, client netip.Addr, n uint32)
 }
 
-// Controller keeps the fast path of one plan at a time. Without one, or if the node
-// cannot have it, its methods do nothing, and the daemon answers all queries. Open and
-// Close belong to one goroutine at a time; the other methods are safe for concurrent
-// use.
+// Controller answers in the kernel as one plan at a time wants. The first plan loads the
+// program, for which nodens later lacks the privileges; it stays loaded until the process
+// ends. Without a program, or with a plan that does not want one, the daemon answers all
+// queries. Use, Start and Close belong to one goroutine at a time; the other methods are
+// safe for concurrent use.
 type Controller struct {
 	log     *slog.Logger
 	clients clients
-	counts  totals
-	stats   Statistics
-	most    int64 // bytes of the kernel's tables
-	taken   int64 // bytes of the cache's memory that the tables have
-	plan    Plan
-	links   *linkFollower // nil: not open
+	most    int64         // bytes that the kernel's tables may have
+	taken   int64         // bytes of the cache's memory that they have
+	kernel  *bpf.Fastpath // nil: not loaded
+	failed  error         // why the first plan's program could not be loaded
+	links   *linkFollower // nil: not started
+	ports   sync.Once     // logs the limit of ports
 
-	mu     sync.RWMutex // held while kernel is used, so that it is not closed meanwhile
-	kernel *bpf.Fastpath
+	mu   sync.RWMutex
+	plan Plan
 }
 
-// New returns a Controller without a plan. Its metrics are registered. The tables of
-// the kernel may use most bytes. Those of the first plan, and of later ones that are
-// not larger, have the memory that Reserved returns.
+// New returns a Controller and loads the program if first wants it. It attaches nothing
+// yet. If the node cannot have the fast path, New logs that. The tables of the kernel may
+// use most bytes; they have those that Reserved returns.
 func New(log *slog.Logger, reg prometheus.Registerer, most int64, first Plan, stats Statistics) *Controller {
-	c := &Controller{log: log, stats: stats, most: most, plan: Plan{Mode: config.FastpathOff}}
-	if n := first.bytes(); first.Wanted() && n <= most {
-		c.taken = n
-	}
+	c := &Controller{log: log, most: most, plan: first}
 	c.clients.init()
+	if first.Wanted() {
+		if c.kernel, c.failed = load(first, most, stats); c.failed != nil {
+			c.unavailable()
+		} else {
+			c.taken = first.bytes()
+		}
+	}
 	reg.MustRegister(newCollector(c))
 	return c
 }
 
-// Open loads the program of plan. It attaches nothing yet. An earlier plan must be
-// closed. If the node cannot have the fast path, Open logs that.
-func (c *Controller) Open(plan Plan) {
-	c.plan = plan
-	if !plan.Wanted() {
-		return
+func load(p Plan, most int64, stats Statistics) (*bpf.Fastpath, error) {
+	if err := p.fits(most); err != nil {
+		return nil, err
 	}
-	if n := plan.bytes(); n > c.most {
-		c.unavailable(fmt.Errorf("fastpath: %d entries need %d MiB, more than half of the cache's memory; lower the option entries", plan.Entries, n>>20))
-		return
-	}
-	kernel, err := bpf.OpenFastpath(bpf.FastpathConfig{Entries: plan.Entries, Answered: c.stats.KernelAnswered, Asked: c.stats.KernelAsked})
-	if err != nil {
-		c.unavailable(err)
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.kernel = kernel
+	return bpf.OpenFastpath(bpf.FastpathConfig{Entries: p.Entries, Answered: stats.KernelAnswered, Asked: stats.KernelAsked})
 }
 
 // unavailable logs why the kernel answers nothing.
-func (c *Controller) unavailable(err error) {
+func (c *Controller) unavailable() {
 	const msg = "the kernel answers no queries; nodens answers all of them"
-	if c.plan.Mode == config.FastpathAuto && (errors.Is(err, bpf.ErrKernel) || errors.Is(err, bpf.ErrPermission)) {
-		c.log.Info(msg, "reason", err)
+	if c.plan.Mode == config.FastpathAuto && (errors.Is(c.failed, bpf.ErrKernel) || errors.Is(c.failed, bpf.ErrPermission)) {
+		c.log.Info(msg, "reason", c.failed)
 		return
 	}
-	c.log.Error(msg, "error", err)
+	c.log.Error(msg, "error", c.failed)
 }
 
-// Plan returns the plan of the last Open.
+// Plan returns the plan in use.
 func (c *Controller) Plan() Plan { return c.plan }
 
 // Reserved returns the bytes that the tables take from the memory of the cache.
@@ -123,75 +123,111 @@ func (c *Controller) Reserved() int64 { return c.taken }
 
 // Check returns an error if the process has no memory for the tables of plan because
 // it started with a smaller plan, or with none. Then it has no file descriptors for the
-// program either.
+// program either. If the program could not be loaded, Use logs that.
 func (c *Controller) Check(plan Plan) error {
-	if n := plan.bytes(); plan.Wanted() && n > c.taken && n <= c.most { // see Open for more
-		return fmt.Errorf("fastpath: %d entries need %d KiB, and nodens took %d KiB of the cache's memory for them at its start: restart nodens",
-			plan.Entries, n>>10, c.taken>>10)
+	n := plan.bytes()
+	if !plan.Wanted() || c.failed != nil || n <= c.taken {
+		return nil
+	}
+	if err := plan.fits(c.most); err != nil {
+		return err
+	}
+	return fmt.Errorf("fastpath: %d entries need %d KiB, and nodens took %d KiB of the cache's memory for them at its start: restart nodens",
+		plan.Entries, n>>10, c.taken>>10)
+}
+
+// Active reports whether the program is loaded and wanted.
+func (c *Controller) Active() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.kernel != nil && c.plan.Wanted()
+}
+
+// Use changes the plan, which Check has accepted. All leases end, so that the options
+// take effect now. Tables larger than plan wants stay.
+func (c *Controller) Use(ctx context.Context, plan Plan) error {
+	c.stop()
+	c.mu.Lock()
+	c.plan = plan
+	c.mu.Unlock()
+	switch {
+	case !plan.Wanted():
+		return c.Close()
+	case c.kernel == nil:
+		c.unavailable()
+	default:
+		c.kernel.Revoke()
+		c.Start(ctx)
 	}
 	return nil
 }
 
-// Active reports whether the program is loaded.
-func (c *Controller) Active() bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.kernel != nil
-}
-
 // Start attaches the program to pods' interfaces from now on.
 func (c *Controller) Start(ctx context.Context) {
-	if !c.Active() || c.links != nil {
-		return
+	if c.Active() {
+		c.links = newLinkFollower(c)
+		c.links.start(context.WithoutCancel(ctx))
 	}
-	c.links = newLinkFollower(c)
-	c.links.start(context.WithoutCancel(ctx))
 }
 
-// Close removes the program from all interfaces. Queries that arrive later come to
-// the daemon's sockets.
-func (c *Controller) Close() error {
+// stop ends attaching. No client gets a lease from now on.
+func (c *Controller) stop() {
 	if c.links != nil {
 		c.links.stop()
 		c.links = nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.clients.use(nil, nil)
+}
+
+// Close removes the program from all interfaces. Queries that arrive later come to
+// the daemon's sockets. Counters stay readable.
+func (c *Controller) Close() error {
+	c.stop()
 	if c.kernel == nil {
 		return nil
 	}
-	c.counts.keep(c.kernel)
-	c.clients.use(nil, nil)
-	err := c.kernel.Close()
-	c.kernel = nil
-	return err
+	c.kernel.Listen(nil)
+	var errs []error
+	for _, i := range c.kernel.Attached() {
+		errs = append(errs, c.kernel.Detach(i))
+	}
+	return errors.Join(errs...)
 }
 
-// Listen implements server.Fastpath.
+// Listen implements server.Fastpath. If there are too many ports, the kernel answers on
+// the lowest ones.
 func (c *Controller) Listen(addrs []netip.AddrPort) uint32 {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
 	if c.kernel == nil {
 		return 0
+	}
+	slices.SortFunc(addrs, func(a, b netip.AddrPort) int { return cmp.Compare(a.Port(), b.Port()) })
+	if ports := portsOverLimit(addrs); len(ports) > 0 {
+		c.ports.Do(func() {
+			c.log.Warn("the kernel does not answer on all ports: nodens answers on the others", "limit", bpf.MaxFastPorts, "ports", ports)
+		})
 	}
 	return c.kernel.Listen(addrs)
 }
 
+// portsOverLimit returns the ports of addrs, which are sorted by port, that the kernel
+// does not look at.
+func portsOverLimit(addrs []netip.AddrPort) []uint16 {
+	var ports []uint16
+	for _, a := range addrs {
+		ports = append(ports, a.Port())
+	}
+	ports = slices.Compact(ports)
+	return ports[min(len(ports), bpf.MaxFastPorts):]
+}
+
 // Put implements server.Fastpath.
 func (c *Controller) Put(a server.KernelAnswer) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if c.kernel == nil {
-		return false
-	}
 	answer := bpf.Answer(a)
-	return c.kernel.Put(&answer)
+	return c.kernel != nil && c.kernel.Put(&answer)
 }
 
 // Withdraw implements cache.Kernel.
 func (c *Controller) Withdraw(key []byte) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
 	if c.kernel != nil {
 		c.kernel.Withdraw(key)
 	}
@@ -199,8 +235,6 @@ func (c *Controller) Withdraw(key []byte) {
 
 // Hits implements cache.Kernel.
 func (c *Controller) Hits(key []byte) uint32 {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
 	if c.kernel == nil {
 		return 0
 	}

@@ -32,11 +32,11 @@ type linkFollower struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	failed retries
-	reason string // of the last failure that was logged
+	logged map[string]bool // failures
 }
 
 func newLinkFollower(c *Controller) *linkFollower {
-	return &linkFollower{Controller: c, failed: make(retries)}
+	return &linkFollower{Controller: c, failed: make(retries), logged: make(map[string]bool)}
 }
 
 func (f *linkFollower) start(ctx context.Context) {
@@ -85,7 +85,7 @@ func (f *linkFollower) follow(ctx context.Context) {
 func (f *linkFollower) update() (more bool) {
 	wanted, bridges, err := f.wantedLinks()
 	if err != nil {
-		f.fail(fmt.Errorf("find pods' interfaces: %w", err))
+		f.fail(0, fmt.Errorf("find pods' interfaces: %w", err))
 		return false
 	}
 	attached, now := make(map[int]bool), time.Now()
@@ -95,7 +95,7 @@ func (f *linkFollower) update() (more bool) {
 			continue
 		}
 		if err := f.kernel.Detach(i); err != nil {
-			f.fail(err)
+			f.log.Error("removing the program from an interface failed", "error", err)
 		}
 	}
 	f.failed.keep(wanted)
@@ -104,30 +104,40 @@ func (f *linkFollower) update() (more bool) {
 			continue
 		}
 		if len(attached) == MaxInterfaces {
-			f.fail(errInterfaces)
+			f.fail(0, errInterfaces)
 			break
 		}
+		more = true
 		if err := f.kernel.Attach(i); err != nil {
 			f.failed.add(i, now)
-			f.fail(err)
-			return true
+			f.fail(i, err)
+			break
 		}
 		delete(f.failed, i)
-		attached[i], more = true, true
+		attached[i] = true
 		break
 	}
 	f.clients.use(attached, bridges)
 	return more
 }
 
-var errInterfaces = fmt.Errorf("more than %d interfaces of pods: the others' queries are answered by nodens", MaxInterfaces)
+var errInterfaces = fmt.Errorf("more than %d interfaces of pods", MaxInterfaces)
 
-// fail logs err unless it is that of the last failure.
-func (f *linkFollower) fail(err error) {
-	if err.Error() != f.reason {
-		f.reason = err.Error()
-		f.unavailable(err)
+// fail logs each err once. ifindex is the interface, 0 if there is none.
+func (f *linkFollower) fail(ifindex int, err error) {
+	const most = 100 // errors that are remembered
+	if f.logged[err.Error()] {
+		return
 	}
+	if len(f.logged) == most {
+		clear(f.logged)
+	}
+	f.logged[err.Error()] = true
+	log := f.log
+	if l, gone := net.InterfaceByIndex(ifindex); gone == nil {
+		log = log.With("interface", l.Name)
+	}
+	log.Warn("the kernel does not answer some pods; nodens answers them", "error", err)
 }
 
 // wantedLinks returns the interfaces that get the program, and the bridges of which
