@@ -45,20 +45,21 @@ func (e *examination) examinePod(ctx context.Context, p pod) {
 		e.unexamined(fmt.Sprintf("pod %s: %v", p.view, err))
 		return
 	}
-	if e.proc.isSandboxed(p.place) {
-		e.unexamined(fmt.Sprintf("%s: is in a sandbox with a network stack of its own, such as gVisor: doctor cannot query from it, and its sockets are not redirected", p.view))
-		return
-	}
 	link, err := podLink(p.place)
 	if err != nil {
 		e.unexamined(fmt.Sprintf("%s: links: %v", p.view, err))
 	}
-	(&podExamination{e, p, link}).examine(ctx)
+	x := &podExamination{e, p, link}
+	x.sayKernelAnswers()
+	if e.proc.isSandboxed(p.place) {
+		e.unexamined(fmt.Sprintf("%s: is in a sandbox with a network stack of its own, such as gVisor: doctor cannot query from it, and its sockets are not redirected", p.view))
+		return
+	}
+	x.examine(ctx)
 }
 
 func (e *podExamination) examine(ctx context.Context) {
 	e.checkMTU()
-	e.sayKernelAnswers()
 	if e.optedOut() {
 		e.fact(e.view, "has opted out of redirection")
 	}
