@@ -110,11 +110,12 @@ func newPackets(seed uint64, n int) *packets {
 	return p
 }
 
-func (p *packets) name(limit int) []byte {
+// name is a name in wire format of at most limit bytes, and mostly of at least least.
+func (p *packets) name(least, limit int) []byte {
 	var name []byte
 	for {
 		n := 1 + p.IntN(20)
-		if len(name)+n+2 > limit || len(name) > 0 && p.IntN(4) == 0 {
+		if len(name)+n+2 > limit || len(name) > least && p.IntN(4) == 0 {
 			return append(name, 0)
 		}
 		name = append(name, byte(n))
@@ -126,8 +127,12 @@ func (p *packets) name(limit int) []byte {
 
 func (p *packets) answer() modelAnswer {
 	types := []uint16{1, 28, 65, 33, 6, 16, 257, 0x4141}
+	least, limit := 0, 4+p.IntN(117)
+	if p.IntN(16) == 0 { // the program's table takes 120
+		least, limit = 100, 255
+	}
 	a := modelAnswer{
-		listener: p.listeners[p.IntN(len(p.listeners))], name: p.name(4 + p.IntN(117)),
+		listener: p.listeners[p.IntN(len(p.listeners))], name: p.name(least, limit),
 		tail:  binary.BigEndian.AppendUint16(nil, types[p.IntN(len(types))]),
 		flags: byte(p.IntN(8)), keepTTL: p.IntN(8) == 0,
 		born:   time.Now().Add(-time.Duration(p.IntN(100)) * time.Second / 7),

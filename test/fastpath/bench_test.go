@@ -148,7 +148,7 @@ func enter(t *testing.T, name, program, cpus string, options ...string) *contest
 		}
 		server := lab.Command{Netns: n.Netns, Args: args}.Start(t)
 		c.pids = append(c.pids, server.PID())
-		for late := time.Now().Add(time.Minute); !asks(t, n.routed, "ready.example."); {
+		for late := time.Now().Add(time.Minute); !asks(t, n.routed, vip4+":53", "ready.example."); {
 			if time.Now().After(late) {
 				t.Fatalf("%s does not answer:\n%s", name, server.Err.Text())
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,8 +17,11 @@ import (
 )
 
 // version answers A queries with an address that says how often the answer has
-// changed. Answers expire after a second.
-type version struct{ n atomic.Uint32 }
+// changed.
+type version struct {
+	n   atomic.Uint32
+	ttl uint32 // seconds
+}
 
 func (v *version) answer(q *dns.Msg) *dns.Msg {
 	if q.Question[0].Qtype != dns.TypeA {
@@ -25,7 +29,7 @@ func (v *version) answer(q *dns.Msg) *dns.Msg {
 	}
 	n := v.n.Add(1)
 	r := lab.ReplyAddress(q, fmt.Sprintf("192.0.%d.%d", n>>8, n&0xff))
-	r.Answer[0].Header().Ttl = 1
+	r.Answer[0].Header().Ttl = v.ttl
 	return r
 }
 
@@ -41,19 +45,28 @@ func versionIn(r *dns.Msg) (uint32, error) {
 
 // TestNoOldAnswer: once any client has seen a new answer, no later query of any client
 // gets an older one. The clients query all the time, from two pods, while answers
-// expire and reloads replace the tables.
+// expire, or prefetch replaces them before they do, and reloads replace the tables.
 func TestNoOldAnswer(t *testing.T) {
-	v := new(version)
+	t.Run("expire", func(t *testing.T) { noOldAnswer(t, servers()[0], 1, "") })
+	t.Run("prefetch", func(t *testing.T) { noOldAnswer(t, servers()[1], 10, "\n        prefetch 1 1h 90%") })
+}
+
+func noOldAnswer(t *testing.T, server string, ttl uint32, prefetch string) {
+	corefile := func(comment string) string {
+		return strings.Replace(corefileWith("fastpath on", "# "+comment), " 3600 1\n", " 3600 1"+prefetch+"\n", 1)
+	}
+	v := &version{ttl: ttl}
 	n := newNode(t, v.answer)
-	d := n.start(t, 2, "fastpath on")
-	n.warm(t, n.routed, vip4+":53", "changing.example.")
-	n.warm(t, n.bridged, vip4+":53", "changing.example.")
+	d := lab.StartDaemon(t, lab.DaemonOptions{Binary: nodens.Path(t), Netns: n.Netns, Corefile: corefile(""), Args: []string{"-keep-privileges"}})
+	n.WaitForMetric(t, metrics, 2, "nodens_kernel_interfaces")
+	n.warm(t, n.routed, server, "changing.example.")
+	n.warm(t, n.bridged, server, "changing.example.")
 	before, start := n.answers(t), v.n.Load()
 	var newest atomic.Uint32
 	var clients sync.WaitGroup
 	stop := make(chan struct{})
 	for _, pod := range []*lab.Netns{n.routed, n.bridged, n.Netns} {
-		c := pod.Dial(t, "udp", vip4+":53")
+		c := pod.Dial(t, "udp", server)
 		clients.Go(func() {
 			for {
 				select {
@@ -79,7 +92,7 @@ func TestNoOldAnswer(t *testing.T) {
 	}
 	for i := range 5 { // each reload serves new tables
 		mark := d.Err.Mark()
-		lab.ReplaceFile(t, d.Conf, corefileWith("fastpath on", "# "+strconv.Itoa(i)))
+		lab.ReplaceFile(t, d.Conf, corefile(strconv.Itoa(i)))
 		d.Signal(t, syscall.SIGHUP)
 		d.Err.WaitFor(t, mark, `msg=reloaded`)
 		want := v.n.Load() + 2 // the answer has changed meanwhile
@@ -93,5 +106,8 @@ func TestNoOldAnswer(t *testing.T) {
 	t.Logf("%d versions, %v answers by the kernel; passed: %s", v.n.Load()-start, kernel, n.passed(t))
 	if kernel < 1000 || v.n.Load()-start < 5 {
 		t.Error("the test did not cover changes of answers in the kernel")
+	}
+	if replaced, _ := n.Scrape(t, metrics).Sum("coredns_cache_prefetch_total"); (replaced > 0) != (prefetch != "") {
+		t.Errorf("%v answers were prefetched", replaced)
 	}
 }

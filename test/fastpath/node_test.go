@@ -43,12 +43,16 @@ func newNode(t testing.TB, answer func(q *dns.Msg) *dns.Msg) *node {
 	return n
 }
 
+// Link-local addresses of the host's ends and of pods. Without one, the kernel does not
+// probe IPv6 neighbours, and forgets them.
+const linkLocalHost, linkLocalPod = "fe80::1/64", "fe80::5/64"
+
 // addRouted adds a pod with the addresses 10.1.N.5 and fd00:1:N::5.
 func (n *node) addRouted(t testing.TB, i int) *lab.Netns {
 	t.Helper()
 	pod := lab.NewNetns(t, fmt.Sprintf("routed%d", i))
 	v4, v6 := fmt.Sprintf("10.1.%d.", i), fmt.Sprintf("fd00:1:%d::", i)
-	n.Join(t, fmt.Sprintf("cali%d", i), []string{v4 + "1/24", v6 + "1/64"}, pod, "eth0", []string{v4 + "5/24", v6 + "5/64"})
+	n.Join(t, fmt.Sprintf("cali%d", i), []string{v4 + "1/24", v6 + "1/64", linkLocalHost}, pod, "eth0", []string{v4 + "5/24", v6 + "5/64", linkLocalPod})
 	pod.AddRoute(t, "0.0.0.0/0", v4+"1")
 	pod.AddRoute(t, "::/0", v6+"1")
 	return pod
@@ -64,8 +68,8 @@ func (n *node) addBridged(t testing.TB) *lab.Netns {
 		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: a})
 	})
 	n.SetLink(t, "cni0", true)
-	n.AddAddrs(t, "cni0", "10.2.0.1/24", "fd00:2::1/64")
-	return n.addPort(t, "bridged", "veth1", "10.2.0.5/24", "fd00:2::5/64")
+	n.AddAddrs(t, "cni0", "10.2.0.1/24", "fd00:2::1/64", linkLocalHost)
+	return n.addPort(t, "bridged", "veth1", "10.2.0.5/24", "fd00:2::5/64", linkLocalPod)
 }
 
 // addPort adds a pod with a veth that is a port of the bridge.

@@ -19,16 +19,16 @@ import (
 	"github.com/nodens-dns/nodens/internal/lab"
 )
 
-// deny drops DNS queries of a pod at the node.
-func deny(t *testing.T, n *node, addr string) {
+// deny drops DNS queries of the routed pod at the node.
+func deny(t *testing.T, n *node) {
 	t.Helper()
-	n.Netns.Nft(t, "table inet denied { chain input { type filter hook input priority 0; ip saddr "+addr+" udp dport 53 drop; }; }")
+	n.Netns.Nft(t, "table inet denied { chain input { type filter hook input priority 0; ip saddr 10.1.1.5 udp dport 53 drop; ip6 saddr fd00:1:1::5 udp dport 53 drop; }; }")
 }
 
 // asks sends a query and reports whether a reply arrives soon.
-func asks(t *testing.T, pod *lab.Netns, name string) bool {
+func asks(t *testing.T, pod *lab.Netns, server, name string) bool {
 	t.Helper()
-	c := pod.Dial(t, "udp", vip4+":53")
+	c := pod.Dial(t, "udp", server)
 	defer c.Close()
 	wire, err := lab.Query(name, dns.TypeA).Pack()
 	if err != nil {
@@ -45,11 +45,11 @@ func asks(t *testing.T, pod *lab.Netns, name string) bool {
 }
 
 // silent waits until three queries of the pod in a row get no reply.
-func silent(t *testing.T, pod *lab.Netns, name string) {
+func silent(t *testing.T, pod *lab.Netns, server, name string) {
 	t.Helper()
 	lost := 0
 	for late := time.Now().Add(2 * time.Minute); time.Now().Before(late); {
-		if lost++; asks(t, pod, name) {
+		if lost++; asks(t, pod, server, name) {
 			lost = 0
 		}
 		if lost == 3 {
@@ -63,12 +63,14 @@ func silent(t *testing.T, pod *lab.Netns, name string) {
 // kernel has the answer for another pod.
 func TestDeniedPod(t *testing.T) {
 	n := newNode(t, fixed)
-	deny(t, n, "10.1.1.5")
+	deny(t, n)
 	n.start(t, 2, "fastpath on")
-	n.warm(t, n.bridged, vip4+":53", "name.example.")
-	for range 10 {
-		if asks(t, n.routed, "name.example.") {
-			t.Fatal("a pod whose DNS is denied got an answer")
+	for _, server := range servers() {
+		n.warm(t, n.bridged, server, "name.example.")
+		for range 10 {
+			if asks(t, n.routed, server, "name.example.") {
+				t.Fatalf("a pod whose DNS is denied got an answer of %s", server)
+			}
 		}
 	}
 }
@@ -78,10 +80,14 @@ func TestDeniedPod(t *testing.T) {
 func TestLaterPolicy(t *testing.T) {
 	n := newNode(t, fixed)
 	n.start(t, 2, "fastpath on {", "lease 1s", "}")
-	n.warm(t, n.routed, vip4+":53", "name.example.")
-	deny(t, n, "10.1.1.5")
-	silent(t, n.routed, "name.example.")
-	n.bridged.Ask(t, "udp", vip4+":53", lab.Query("name.example.", dns.TypeA))
+	for _, server := range servers() {
+		n.warm(t, n.routed, server, "name.example.")
+	}
+	deny(t, n)
+	for _, server := range servers() {
+		silent(t, n.routed, server, "name.example.")
+		n.bridged.Ask(t, "udp", server, lab.Query("name.example.", dns.TypeA))
+	}
 }
 
 // TestTransparentProxy: a DNS proxy on the node forwards a pod's queries with the pod's own
@@ -89,37 +95,43 @@ func TestLaterPolicy(t *testing.T) {
 func TestTransparentProxy(t *testing.T) {
 	n := newNode(t, fixed)
 	n.start(t, 2, "fastpath on")
-	n.warm(t, n.bridged, vip4+":53", "name.example.")
-	leases, _ := n.Scrape(t, metrics).Sum("nodens_kernel_leases")
-	c := dialFrom(t, n.Netns, "10.1.1.5")
-	wire, _ := lab.Query("name.example.", dns.TypeA).Pack()
-	for range 5 { // the replies go to the pod
-		if _, err := c.Write(wire); err != nil {
-			t.Fatal(err)
+	for i, server := range servers() {
+		n.warm(t, n.bridged, server, "name.example.")
+		leases, _ := n.Scrape(t, metrics).Sum("nodens_kernel_leases")
+		c := dialFrom(t, n.Netns, []string{"10.1.1.5", "fd00:1:1::5"}[i], server)
+		wire, _ := lab.Query("name.example.", dns.TypeA).Pack()
+		for range 5 { // the replies go to the pod
+			if _, err := c.Write(wire); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	// The daemon has answered all of them when it answers a later query.
-	n.bridged.Ask(t, "udp", vip4+":53", lab.Query("later.example.", dns.TypeA))
-	if now, _ := n.Scrape(t, metrics).Sum("nodens_kernel_leases"); now > leases {
-		t.Errorf("%v leases, %v before a proxy forwarded queries of another pod", now, leases)
+		// The daemon has answered all of them when it answers a later query.
+		n.bridged.Ask(t, "udp", server, lab.Query("later.example.", dns.TypeA))
+		if now, _ := n.Scrape(t, metrics).Sum("nodens_kernel_leases"); now > leases {
+			t.Errorf("%v leases, %v before a proxy forwarded queries of another pod to %s", now, leases, server)
+		}
 	}
 }
 
-// dialFrom returns a socket that sends to the daemon with an address that is not the
+// dialFrom returns a socket that sends to a server with an address that is not the
 // namespace's.
-func dialFrom(t *testing.T, n *lab.Netns, addr string) (c net.Conn) {
+func dialFrom(t *testing.T, n *lab.Netns, addr, server string) (c net.Conn) {
 	t.Helper()
 	n.Inside(t, func() error {
 		d := net.Dialer{
 			LocalAddr: &net.UDPAddr{IP: net.ParseIP(addr), Port: 4000},
 			Control: func(_, _ string, raw syscall.RawConn) error {
 				var err error
-				cerr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_TRANSPARENT, 1) })
+				level, option := unix.SOL_IP, unix.IP_TRANSPARENT
+				if strings.Contains(addr, ":") {
+					level, option = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+				}
+				cerr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, 1) })
 				return errors.Join(err, cerr)
 			},
 		}
 		var err error
-		c, err = d.Dial("udp", vip4+":53")
+		c, err = d.Dial("udp", server)
 		return err
 	})
 	t.Cleanup(func() { _ = c.Close() })
@@ -164,7 +176,7 @@ func TestForgedAddress(t *testing.T) {
 	setNeighbour(t, n.bridged, "eth0", "10.2.0.1", macOf(t, n.Netns, "cni0"))
 	setNeighbour(t, n.Netns, "cni0", "10.2.0.5", macOf(t, n.bridged, "eth0"))
 	attach(t, n.Netns, "veth1", drops(t), ebpf.AttachTCXIngress)
-	c := dialFrom(t, forger, "10.2.0.5")
+	c := dialFrom(t, forger, "10.2.0.5", vip4+":53")
 	wire, _ := lab.Query("name.example.", dns.TypeA).Pack()
 	stop := make(chan struct{})
 	var forging sync.WaitGroup
@@ -180,7 +192,7 @@ func TestForgedAddress(t *testing.T) {
 			}
 		}
 	})
-	silent(t, n.bridged, "name.example.")
+	silent(t, n.bridged, vip4+":53", "name.example.")
 	before, _ := n.Scrape(t, metrics).Sum("coredns_dns_requests_total")
 	for late := time.Now().Add(time.Minute); ; {
 		if now, _ := n.Scrape(t, metrics).Sum("coredns_dns_requests_total"); now > before {
@@ -201,7 +213,7 @@ func TestStoppedDaemon(t *testing.T) {
 	d := n.start(t, 2, "fastpath on {", "lease 1s", "}")
 	n.warm(t, n.routed, vip4+":53", "name.example.")
 	d.Signal(t, syscall.SIGSTOP)
-	silent(t, n.routed, "name.example.")
+	silent(t, n.routed, vip4+":53", "name.example.")
 	d.Signal(t, syscall.SIGCONT)
 	n.warm(t, n.routed, vip4+":53", "name.example.")
 }
@@ -214,8 +226,8 @@ func TestSurge(t *testing.T) {
 	n.warm(t, n.routed, vip4+":53", "name.example.")
 	stop := make(chan struct{})
 	var clients sync.WaitGroup
-	for _, pod := range []*lab.Netns{n.routed, n.bridged} {
-		c := pod.Dial(t, "udp", vip4+":53")
+	for i, pod := range []*lab.Netns{n.routed, n.bridged, n.routed, n.bridged} {
+		c := pod.Dial(t, "udp", servers()[i/2])
 		clients.Go(func() {
 			for {
 				select {
@@ -286,7 +298,7 @@ func TestKilledDaemon(t *testing.T) {
 			t.Fatal("programs are left after SIGKILL")
 		}
 	}
-	if asks(t, n.routed, "name.example.") {
+	if asks(t, n.routed, vip4+":53", "name.example.") {
 		t.Error("the pod gets an answer after SIGKILL")
 	}
 }
@@ -326,20 +338,24 @@ func attach(t testing.TB, n *lab.Netns, name string, prog *ebpf.Program, to ebpf
 func TestOtherPrograms(t *testing.T) {
 	n := newNode(t, fixed)
 	n.start(t, 2, "fastpath on {", "lease 30s", "}")
-	for _, pod := range []*lab.Netns{n.routed, n.bridged} {
-		n.warm(t, pod, vip4+":53", "name.example.")
+	for _, server := range servers() {
+		for _, pod := range []*lab.Netns{n.routed, n.bridged} {
+			n.warm(t, pod, server, "name.example.")
+		}
 	}
 	prog := drops(t)
 	for _, name := range []string{"cali1", "veth1"} {
 		attach(t, n.Netns, name, prog, ebpf.AttachTCXEgress)
 		attach(t, n.Netns, name, prog, ebpf.AttachTCXIngress)
 	}
-	for _, pod := range []*lab.Netns{n.routed, n.bridged} {
-		if !asks(t, pod, "name.example.") {
-			t.Errorf("%s: a program on the egress drops the kernel's answer", pod.Name)
-		}
-		if asks(t, pod, "other.example.") {
-			t.Errorf("%s: a query that the kernel passed was not seen by the program behind", pod.Name)
+	for _, server := range servers() {
+		for _, pod := range []*lab.Netns{n.routed, n.bridged} {
+			if !asks(t, pod, server, "name.example.") {
+				t.Errorf("%s: a program on the egress drops the kernel's answer of %s", pod.Name, server)
+			}
+			if asks(t, pod, server, "other.example.") {
+				t.Errorf("%s: a query that the kernel passed to %s was not seen by the program behind", pod.Name, server)
+			}
 		}
 	}
 }

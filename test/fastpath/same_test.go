@@ -55,7 +55,11 @@ var domains = []string{"example.", "corp.test."}
 
 // randomQuery is a query in wire format, with any case, flags, and EDNS options.
 func randomQuery(rnd *rand.Rand) []byte {
-	name := []byte(fmt.Sprintf("%c%d.%s", "acmxz"[rnd.IntN(5)], rnd.IntN(4), domains[rnd.IntN(2)]))
+	text := fmt.Sprintf("%c%d.%s", "acmxz"[rnd.IntN(5)], rnd.IntN(4), domains[rnd.IntN(2)])
+	if rnd.IntN(8) == 0 { // as long as the kernel's names may be, or one byte longer
+		text = strings.Repeat(text[:1], 117-len(text)+rnd.IntN(2)-60) + "." + strings.Repeat("l", 60) + "." + text
+	}
+	name := []byte(text)
 	for i, c := range name {
 		if c >= 'a' && c <= 'z' && rnd.IntN(2) == 0 {
 			name[i] = c - 'a' + 'A'
