@@ -12,7 +12,7 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image release actionlint manifest metrics deploy plugin test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-up cluster-down e2e cilium kill outage bench bench-check bench-readme pictures dashboard bench-calls path clean help
+.PHONY: vuln build run image release actionlint manifest metrics deploy plugin test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-up cluster-down e2e cilium kill outage bench bench-check bench-readme pictures dashboard bench-calls fastpath-long path clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -113,6 +113,9 @@ dashboard: ## draw the picture of the Grafana dashboard (as root; 10 minutes)
 
 bench-calls: ## measure the cost of redirection per connect and sendmsg, in ns (as root)
 	$(GO) test ./bpf -run '^$$' -bench '^Benchmark(SystemCall|Program)$$' -benchtime 0.2s
+
+fastpath-long: ## 10 million random packets for the fast path, and what a hash map does in its place (as root)
+	NODENS_FASTPATH_FUZZ=10000000 NODENS_CHURN_HASH=1 $(GO) test ./bpf -v -count=1 -timeout 2h -run '^(TestFastpathFuzz|TestHashMapChurn)$$'
 
 path: ## print the functions and files of a cache hit and a miss; fail above the limits
 	$(GO) build -cover -covermode=atomic -coverpkg=./... -o bin/path ./test/path
