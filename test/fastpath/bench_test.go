@@ -103,6 +103,18 @@ type contestant struct {
 	node       *node
 }
 
+// lease gives the pod a lease if the server has the zone of leasing.
+func (c *contestant) lease(t *testing.T) {
+	if c.name == passedLeased {
+		c.node.warm(t, c.node.routed, vip4+":53", "name.lease.bench.example.")
+	}
+}
+
+const passedLeased = "passed, with a lease"
+
+// leasing closes a server block and opens one whose answers the kernel has.
+const leasing = "}\nlease.bench.example {\n    bind " + vip4 + "\n    cache\n    forward . " + upstream
+
 // benchAnswer answers the names of test/bench. The namespace exists, so names in it are
 // not answered from a cut.
 func benchAnswer(q *dns.Msg) *dns.Msg {
@@ -182,6 +194,7 @@ func (c *contestant) fill(t *testing.T) {
 	t.Helper()
 	for range 4 {
 		for _, mix := range []int{mixA, mixB} {
+			c.lease(t)
 			c.generators[0].start(t, job{Mix: mix, Window: 32})
 			c.generators[0].finish(t)
 		}
@@ -200,6 +213,7 @@ type figures struct {
 // measure runs a job on one generator, or on both.
 func (c *contestant) measure(t *testing.T, mix, window, generators int) figures {
 	t.Helper()
+	c.lease(t)
 	cpu, all := c.cpuTime(t), busy(t)
 	for _, g := range c.generators[:generators] {
 		g.start(t, job{Mix: mix, Window: window, Duration: benchRound, Echo: c.echo, Dropped: c.dropped})
@@ -275,6 +289,7 @@ func TestVeth(t *testing.T) {
 		enter(t, "user space, both CPUs", nodens, both),
 		enter(t, "without the program", nodens, one, passing),
 		enter(t, "passed by the program", nodens, one, passing, "fastpath on"),
+		enter(t, passedLeased, nodens, one, passing, "fastpath on {", "lease 30s", "}", leasing),
 	} {
 		all[c.name] = c
 	}
@@ -284,7 +299,7 @@ func TestVeth(t *testing.T) {
 			kind, mix, window, generators int
 			of                            []string
 		}{
-			{saturatedA, mixA, benchWindow, 1, []string{"CoreDNS", "user space", "fast path", "kernel echo", sender, "without the program", "passed by the program"}},
+			{saturatedA, mixA, benchWindow, 1, []string{"CoreDNS", "user space", "fast path", "kernel echo", sender, "without the program", "passed by the program", passedLeased}},
 			{saturatedB, mixB, benchWindow, 1, []string{"CoreDNS", "user space", "fast path"}},
 			{alone, mixA, 1, 1, []string{"CoreDNS", "user space", "fast path", "kernel echo"}},
 			{bothCPUs, mixA, benchWindow, 2, []string{"user space, both CPUs", "fast path", "kernel echo"}},
@@ -315,6 +330,10 @@ func checkKernel(t *testing.T, all map[string]*contestant) {
 	if n := all["passed by the program"].node.answers(t); n > 0 {
 		t.Errorf("the kernel gave %v answers of a zone whose queries it must pass", n)
 	}
+	leased := all[passedLeased].node
+	if n, _ := leased.Scrape(t, metrics).Sum("nodens_kernel_passed_total", "reason=not_found"); n < 0.8*requests(passedLeased) {
+		t.Errorf("%v queries with a lease: %s", n, leased.passed(t))
+	}
 }
 
 // report has the figures of all rounds.
@@ -340,13 +359,17 @@ func (r report) of(load int, name string, figure func(figures) float64) float64 
 	return median(all)
 }
 
-// ratio returns the median of the ratios within each round: other load slows both alike.
+// ratio returns the median of ratios.
 func (r report) ratio(load int, name string, to int, other string, figure func(figures) float64) float64 {
-	var all []float64
+	return median(r.ratios(load, name, to, other, figure))
+}
+
+// ratios returns the ratio within each round: other load slows both alike.
+func (r report) ratios(load int, name string, to int, other string, figure func(figures) float64) (all []float64) {
 	for i, f := range r[key{load, name}] {
 		all = append(all, figure(f)/figure(r[key{to, other}][i]))
 	}
-	return median(all)
+	return all
 }
 
 func median(v []float64) float64 {
@@ -405,6 +428,10 @@ func (r report) floor(w io.Writer) {
 	share := func(name string) float64 { return r.ratio(saturatedA, name, saturatedA, "CoreDNS", cpu) }
 	fmt.Fprintf(w, "CPU per packet / CoreDNS's per hit: kernel echo %.4f; sending alone, without the veth, %.4f (%.2f µs). User space / echoes on both CPUs %.4f.\n",
 		share(echo), share(sender), r.of(saturatedA, sender, cpu), r.ratio(bothCPUs, "user space, both CPUs", bothCPUs, echo, rate))
+	for _, name := range []string{"passed by the program", passedLeased} {
+		all := r.ratios(saturatedA, name, saturatedA, "without the program", cpu)
+		fmt.Fprintf(w, "CPU per query %s / without it: median %.4f, all rounds %.4f.\n", name, median(all), all)
+	}
 	var added []float64
 	for i, e := range r[key{saturatedA, echo}] {
 		added = append(added, (r[key{saturatedA, "fast path"}][i].cpu-e.cpu)/(r[key{saturatedA, "CoreDNS"}][i].cpu-e.cpu))
