@@ -51,6 +51,11 @@ func TestOptOut(t *testing.T) {
 		t.Errorf("the kernel gave %v answers to a pod that opts out", got-before)
 	}
 	n.statusHas(t, d, pods, "cali1 (team-b/web-0): ", "veth1 (team-a/vpn-0): nodens answers; the pod opts out")
+	doctor := append([]string{nodens.Path(t), "doctor", "-o", "json", "-wait", "1s", "-pod", bridgedUID, "-conf", d.Conf}, pods...)
+	out, errs, _ := lab.Command{Netns: n.Netns, Args: doctor}.Output(t)
+	if strings.Contains(out, "fastpath: cali1") || !strings.Contains(out, "fastpath: veth1 (team-a/vpn-0): nodens answers; the pod opts out") {
+		t.Errorf("doctor for the pod on veth1:\n%s%s", out, errs)
+	}
 	// After the pod has lost the name, the kernel answers it.
 	if err := os.Rename(filepath.Join(logs, "team-a_vpn-0_"+bridgedUID), filepath.Join(logs, "team-b_vpn-0_"+bridgedUID)); err != nil {
 		t.Fatal(err)
