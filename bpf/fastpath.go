@@ -17,6 +17,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 )
 
@@ -93,6 +94,9 @@ func (f *Fastpath) open(cfg FastpathConfig) error {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return err
 		}
+	}
+	if err := rlimit.RemoveMemlock(); err != nil { // does nothing on Linux 5.11 and later
+		return explainFast("lift the limit of locked memory", err)
 	}
 	if err := spec.LoadAndAssign(&f.objs, nil); err != nil {
 		return explainFast("load", err)
