@@ -1,6 +1,14 @@
 {{- /* Checks that the schema cannot express. */ -}}
 {{- define "nodens.validate" -}}
 {{- $c := .Values.config }}
+{{- if hasKey .Values.redirect "freeSockets" }}
+{{- fail "redirect.freeSockets has gone: set tier to full, or to resilient if it was false, and remove it (--reset-then-reuse-values instead of --reuse-values)" }}
+{{- end }}
+{{- range .Values.extraArgs }}
+{{- if regexMatch "^--?redirect(-(target|service|fallback|opt-out|uplink|heartbeat))?(=|$)" . }}
+{{- fail (printf "extraArgs has %s, which has gone: set the values of redirect" .) }}
+{{- end }}
+{{- end }}
 {{- range splitList "," .Values.config.localDns }}
 {{- include "nodens.checkAddress" (dict "value" "config.localDns" "text" .) }}
 {{- end }}
