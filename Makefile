@@ -12,10 +12,10 @@ IMAGE ?= localhost/nodens:$(VERSION)
 ARCHS ?= $(shell $(GO) env GOARCH)
 
 .DEFAULT_GOAL := build
-.PHONY: vuln build run image release actionlint manifest metrics deploy plugin test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-up cluster-down e2e cilium kill outage bench bench-check bench-readme pictures dashboard bench-calls fastpath-long path clean help
+.PHONY: vuln build run image release actionlint manifest metrics deploy plugin test unit lab lint fuzz tidy-check generate generate-check deps vm vm-kernels cluster cluster-all cluster-ci cluster-up cluster-down e2e cilium kill outage bench bench-check bench-readme pictures dashboard bench-calls fastpath-long path clean help
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 build: ## build bin/nodens, a static binary
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/nodens ./cmd/nodens
@@ -62,8 +62,14 @@ debootstrap: ## run the commands of README.md on a fresh Debian (as root)
 vm: ## test the daemon, netsetup and bpf on Debian's 6.1 kernel in an emulated machine (as root)
 	GO=$(GO) ./test/vm/run.sh
 
-cluster: ## test nodens in a Kubernetes cluster of two emulated nodes (as root; 20 minutes more the first time)
+cluster: ## test nodens in a Kubernetes cluster of two emulated nodes (as root; 8 minutes more the first time)
 	./test/cluster/test.sh
+
+cluster-all: ## test it in every configuration, as before a release (as root; 2 hours)
+	for c in full resilient minimal ipv6 kernel; do CONFIG=$$c ./test/cluster/test.sh || exit; done
+
+cluster-ci: ## run the cluster tests that CI runs, and Kubernetes' own DNS tests that are not serial (as root)
+	E2E=yes PROCS=2 ./test/cluster/test.sh -test.run '^Test(Names|Rights|Pods|Drills)$$' -test.timeout 15m -drill 'nothing|deletion'
 
 cluster-up: ## start that cluster and leave it; test/cluster/kubectl points at it
 	./test/cluster/build.sh

@@ -25,18 +25,22 @@ type drill struct {
 	before, after func(t *testing.T) // not part of it; may be nil
 	do            func(t *testing.T)
 	why           string // see row
-	full          bool   // for the tier full only, which has a supervisor
 	killed        bool   // the container dies: glibc lookups may fail in the tier resilient
+	hung          bool   // the worker hangs: lookups may fail in the tier minimal
 }
 
 var drills = []drill{
 	{name: "nothing happens", do: func(*testing.T) {}},
 	{name: "rollout restart", do: func(t *testing.T) {
 		kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/nodens")
+		waitFor(t, "new pod beside the old one", func() (bool, string) {
+			pods := kubectl(t, "-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=nodens", "--field-selector", "spec.nodeName=node1", "--no-headers")
+			return strings.Count(pods, "Running") == 2, pods
+		})
 		waitForRollout(t, "nodens")
 	}},
-	{name: "kill -9 of the worker", do: func(t *testing.T) { replaceWorkers(t, "kill -9") }, full: true},
-	{name: "SIGSTOP of the worker", do: func(t *testing.T) { replaceWorkers(t, "kill -STOP") }, full: true},
+	{name: "kill -9 of the worker", do: func(t *testing.T) { replaceWorkers(t, "kill -9") }},
+	{name: "SIGSTOP of the worker", do: func(t *testing.T) { replaceWorkers(t, "kill -STOP") }, hung: true},
 	{name: "kill -9 of all processes", do: func(t *testing.T) {
 		restartContainers(t, "kill -9 $(pidof nodens)")
 	}, killed: true},
@@ -71,7 +75,7 @@ func TestDrills(t *testing.T) {
 	var rows []row
 	t.Cleanup(func() { t.Logf("\n%s", table(rows)) })
 	for _, d := range append(drills, moves...) {
-		if !pattern.MatchString(d.name) || d.full && !strings.Contains(*options, "tier=full") {
+		if !pattern.MatchString(d.name) {
 			continue
 		}
 		ok := t.Run(d.name, func(t *testing.T) {
@@ -101,6 +105,9 @@ func (d drill) run(t *testing.T) row {
 	r := row{drill: d.name, took: time.Since(start), all: all, why: d.why}
 	if d.killed && strings.Contains(*options, "tier=resilient") {
 		r.why, r.only = "glibc's lookups in flight fail if nodens is away for 5 s", "glibc"
+	}
+	if d.hung && strings.Contains(*options, "tier=minimal") {
+		r.why = "lookups time out until the supervisor kills the worker, after 3 s"
 	}
 	return r
 }
@@ -196,9 +203,7 @@ func badCorefile(t *testing.T) {
 		{"nonsense:53 {\n    no_such_directive\n}\n", "nodens_config_last_reload_successful 0"},
 		{old, "nodens_config_last_reload_successful 1"},
 	} {
-		file := lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), c.text)
-		patch := kubectl(t, "-n", "kube-system", "create", "configmap", "nodens", "--from-file=Corefile="+file, "--dry-run=client", "-o", "yaml")
-		apply(t, patch)
+		putCorefile(t, "nodens", c.text)
 		for _, n := range nodes {
 			waitFor(t, c.metric, func() (bool, string) {
 				out, err := metrics(n)
@@ -206,6 +211,13 @@ func badCorefile(t *testing.T) {
 			})
 		}
 	}
+}
+
+// putCorefile replaces the Corefile in a ConfigMap.
+func putCorefile(t *testing.T, configMap, text string) {
+	t.Helper()
+	file := lab.WriteFile(t, filepath.Join(t.TempDir(), "Corefile"), text)
+	apply(t, kubectl(t, "-n", "kube-system", "create", "configmap", configMap, "--from-file=Corefile="+file, "--dry-run=client", "-o", "yaml"))
 }
 
 // awayAPIServer kills the API server and starts it again after a minute.

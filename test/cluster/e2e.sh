@@ -1,41 +1,25 @@
 #!/bin/bash
 # e2e.sh [HELM OPTION...]: runs Kubernetes' own end-to-end tests of DNS in one cluster for
 # each of WAYS: on and off run through nodens with and without redirection, coredns is the
-# control. It prints a table of the ways, and fails if a spec does not pass in a way,
-# unless it fails with CoreDNS. FOCUS, SKIP and SERIAL are regular expressions of
-# ginkgo; an empty FOCUS or SERIAL selects none. The specs of SERIAL change CoreDNS's
-# Corefile, and for them nodens forwards all names to CoreDNS. E2E_OPTIONS are more
-# options of the tests.
+# control. The way up uses the running cluster, which build.sh e2e has built. It prints
+# a table of the ways, and fails if a spec does not pass in a way, unless it fails with
+# CoreDNS. FOCUS, SKIP and SERIAL are regular expressions of ginkgo; an empty FOCUS or
+# SERIAL selects none. PROCS specs run at the same time. A failed spec runs RERUNS times
+# more. The specs of SERIAL run one by one; they change CoreDNS's Corefile, and for them
+# nodens forwards all names to CoreDNS. E2E_OPTIONS are more options of the tests.
 set -eu
 . "$(dirname "$0")/env.sh"
 : "${FOCUS=\[sig-network\] DNS|\[sig-network\] Services should be able to change the type}"
 : "${SKIP:=Provider:GCE|PerformanceDNS|FeatureGate}"
 : "${SERIAL=DNS configMap nameserver}"
-: "${WAYS:=on off coredns}"
+: "${WAYS:=on off coredns}" "${PROCS:=1}"
 out=$log/e2e
-e2e=$bin/e2e-$KUBE_VERSION.test agnhost=$bin/agnhost-$KUBE_VERSION version=k8s.io/component-base/version
-build() {
-	[ -e "$e2e" ] || (
-		cd "$(go_module e2e)"
-		export CGO_ENABLED=0 GOFLAGS=-mod=mod
-		go build -trimpath -ldflags '-s -w' -o "$agnhost" k8s.io/kubernetes/test/images/agnhost
-		go test -trimpath -ldflags "-s -w -X $version.gitVersion=v$KUBE_VERSION -X $version.gitMajor=1 -X $version.gitMinor=$(echo "$KUBE_VERSION" | cut -d. -f2)" -c -o "$e2e" .
-	)
-	"$here/build.sh"
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends bind9-dnsutils curl hostname netcat-openbsd >/dev/null
-	ln -sf "$(basename "$agnhost")" "$bin/agnhost"
-	ln -sf kube "$bin/kubectl"
-	if [ "$(cat "$images/e2e-version" 2>/dev/null)" != "$KUBE_VERSION" ]; then
-		"$here/images.sh" e2e-dnsutils e2e-agnhost
-		echo "$KUBE_VERSION" >"$images/e2e-version"
-	fi
-}
-specs() { # specs REPORT FOCUS SKIP: ginkgo's exit status is in the report
+specs() { # specs REPORT FOCUS SKIP
 	mkdir -p "$out/$1"
 	# shellcheck disable=SC2086 # options
-	inns "$e2e" -test.timeout 0 --provider local --kubeconfig "$KUBECONFIG" --kubectl-path "$bin/kubectl" --num-nodes 2 \
-		--report-dir "$out/$1" --disable-log-dump --ginkgo.no-color --ginkgo.timeout 3h ${E2E_OPTIONS:-} \
-		--ginkgo.focus "$2" --ginkgo.skip "$3" >"$out/$1/output" 2>&1 || echo "$1: exit status $?"
+	inns "$bin/ginkgo" --procs "$PROCS" --flake-attempts $((${RERUNS:-0} + 1)) --no-color --timeout 1h --focus "$2" --skip "$3" "$bin/e2e-$KUBE_VERSION.test" -- \
+		--provider local --kubeconfig "$KUBECONFIG" --kubectl-path "$bin/kubectl" --num-nodes 2 \
+		--report-dir "$out/$1" --disable-log-dump ${E2E_OPTIONS:-} >"$out/$1/output" 2>&1 || echo "$way failed 0 exit status of ginkgo" >>"$out/results"
 }
 report() { # report WAY: lines of WAY STATUS SECONDS NAME
 	sed -n 's/.*<testcase name="\[It\] \([^"]*\)" [^>]*status="\([^"]*\)" time="\([0-9]*\)[^"]*".*/'"$1"' \2 \3 \1/p' "$out/$1"/junit*.xml "$out/$1-serial"/junit*.xml 2>/dev/null |
@@ -44,20 +28,25 @@ report() { # report WAY: lines of WAY STATUS SECONDS NAME
 run() { # run WAY [HELM OPTION...]
 	local way=$1
 	shift
-	"$here/down.sh"
-	"$here/up.sh" "$@"
+	if [ "$way" != up ]; then
+		"$here/down.sh"
+		"$here/up.sh" "$@"
+	fi
 	[ -z "$FOCUS" ] || specs "$way" "$FOCUS" "$SKIP|\[Serial\]"
 	[ -n "$SERIAL" ] || return 0
 	[ "$way" = coredns ] || inns "$bin/helm" upgrade nodens "$repo/deploy/chart" --namespace kube-system --reuse-values \
 		--set config.upstreamServers=__PILLAR__CLUSTER__DNS__ --wait --timeout 10m >>"$log/helm.log"
 	specs "$way-serial" "$SERIAL" "$SKIP"
 }
-build
 rm -rf "$out"
 mkdir "$out"
-trap '"$here/down.sh"' EXIT
+if [ "$WAYS" != up ]; then
+	"$here/build.sh" e2e
+	trap '"$here/down.sh"' EXIT
+fi
 for way in $WAYS; do
 	case $way in
+	up) run up ;;
 	on | off) run "$way" --set tier=full --set "redirect.mode=$way" "$@" ;;
 	# With the search domain, the control fails: dig stops there for names with four dots.
 	coredns) NODENS=no CLUSTER_DNS=$KUBE_DNS NODE_SEARCH='' run coredns ;;

@@ -7,6 +7,8 @@ repo=$(cd "$here/../.." && pwd)
 : "${NODES:=1 2}" "${VM_CPUS:=1}" "${VM_MEMORY:=1792}" # MiB
 : "${PROXY_MODE:=iptables}"           # of kube-proxy: iptables or nftables
 : "${CNI:=bridge}"                    # of the nodes: bridge, or flannel with the backend vxlan or host-gw
+: "${KERNEL:=6.1}"                    # of the nodes: the first two numbers of a version of Debian's kernel
+: "${GVISOR:=no}"                     # yes: the nodes have gVisor, as the runtime handler runsc
 : "${NODE_SEARCH=corp.example}"       # of the nodes' resolv.conf: names there exist, but are empty
 : "${FAMILY:=ipv4}"                   # the cluster's only address family: ipv4 or ipv6
 # Node N has the address ${WORLD}N, and its pods those of ${POD_RANGE//@NODE@/N}.
@@ -23,7 +25,7 @@ ipv6)
 esac
 : "${CLUSTER_DNS:=$LOCAL_DNS}"        # what kubelet writes into resolv.conf of pods
 bin=$CLUSTER_DIR/bin pki=$CLUSTER_DIR/pki run=$CLUSTER_DIR/run log=$CLUSTER_DIR/log
-images=$CLUSTER_DIR/images rootfs=$CLUSTER_DIR/rootfs
+images=$CLUSTER_DIR/images rootfs=$CLUSTER_DIR/rootfs musl=$CLUSTER_DIR/musl
 export KUBECONFIG=$pki/admin.conf PATH=$PATH:/usr/sbin:/sbin
 mkdir -p "$bin" "$pki" "$run" "$log" "$images"
 inns() { ip netns exec "$CLUSTER_NS" "$@"; }

@@ -49,7 +49,7 @@ for name in $which; do
 		image localhost/coredns:1 '["/coredns"]' ;;
 	client)
 		for p in client lookup; do
-			musl-gcc -static -pthread -O1 -o "$root/bin/musl-$p" "$repo/internal/lab/testdata/$p.c"
+			gcc -specs "$musl/specs" -static -pthread -O1 -o "$root/bin/musl-$p" "$repo/internal/lab/testdata/$p.c"
 			gcc -pthread -O1 -o "$root/bin/glibc-$p" "$repo/internal/lab/testdata/$p.c"
 		done
 		# The test binary is the Go client, see lab.GoClient.
@@ -76,13 +76,15 @@ for name in $which; do
 		make -s -C "$repo" image IMAGE=localhost/nodens:1
 		archive localhost/nodens:1 nodens ;;
 	e2e-dnsutils)
-		programs bash dig nslookup getent curl hostname nc
+		programs bash dig nslookup getent curl hostname nc.openbsd
+		ln -sf nc.openbsd "$root/bin/nc"
 		ln -sf bash "$root/bin/sh" # busybox's shell prefers its own nc
 		echo "hosts: files dns" >"$root/etc/nsswitch.conf"
 		image "$(e2e_image JessieDnsutils)" '["/bin/bash"]'
 		mv "$images/jessie-dnsutils.tar" "$images/e2e-dnsutils.tar" ;;
 	e2e-agnhost)
-		programs bash dig nslookup getent curl hostname nc
+		programs bash dig nslookup getent curl hostname nc.openbsd
+		ln -sf nc.openbsd "$root/bin/nc"
 		ln -sf bash "$root/bin/sh"
 		echo "hosts: files dns" >"$root/etc/nsswitch.conf"
 		mkdir -p "$root/uploads"

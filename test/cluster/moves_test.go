@@ -21,14 +21,19 @@ var moves = []drill{
 	}},
 	{name: "upgrade from an old chart", before: func(t *testing.T) {
 		uninstall(t)
-		// The old chart has no tiers.
+		// The old chart has no tiers and no fast path.
 		old := regexp.MustCompile(`tier=(resilient|full)`).ReplaceAllString(*options, "redirect.mode=on")
 		old = strings.ReplaceAll(old, "tier=minimal", "redirect.mode=off")
+		old = strings.ReplaceAll(old, "--set fastpath.mode=on", "--set redirect.freeSockets=true")
 		args := []string{"upgrade", "--install", "nodens", filepath.Join(dir, "old/deploy/chart"),
 			"--values", "values.yaml", "--set", "image.tag=old"}
 		helm(t, append(args, strings.Fields(old)...)...)
 		waitForRollout(t, "nodens")
-	}, do: func(t *testing.T) { upgrade(t) }},
+	}, do: func(t *testing.T) {
+		refuseUpgrade(t, "redirect.freeSockets", "--reuse-values")
+		refuseUpgrade(t, "-redirect-heartbeat", "--reset-values", "--set", "extraArgs={-redirect-heartbeat=300ms}")
+		upgrade(t)
+	}},
 	{name: "migration from node-cache", before: func(t *testing.T) {
 		uninstall(t)
 		teardown(t)
@@ -47,6 +52,15 @@ var moves = []drill{
 		kubectl(t, "-n", "kube-system", "wait", "--for=delete", "pod", "-l", "k8s-app=node-local-dns", "--timeout", timeout.String())
 		upgrade(t)
 	}},
+}
+
+// refuseUpgrade checks that the chart refuses a removed option, and that the error names it.
+func refuseUpgrade(t *testing.T, gone string, more ...string) {
+	t.Helper()
+	args := []string{"upgrade", "nodens", "../../deploy/chart", "--namespace", "kube-system"}
+	if out, err := command("helm", append(args, more...)...); err == nil || !strings.Contains(err.Error(), gone) {
+		t.Errorf("helm upgrade %q: %v, want an error about %s\n%s", more, err, gone, out)
+	}
 }
 
 // addon is the manifest of NodeLocal DNSCache, filled in as its documentation says.
@@ -73,7 +87,8 @@ func teardown(t *testing.T) {
 		t.Fatal(err)
 	}
 	image := regexp.MustCompile(`ghcr.io/nodens-dns/nodens:[0-9.]+`)
-	file := lab.WriteFile(t, filepath.Join(t.TempDir(), "teardown.yaml"), image.ReplaceAllString(string(text), "localhost/nodens:1"))
+	here := strings.ReplaceAll(image.ReplaceAllString(string(text), "localhost/nodens:1"), "169.254.20.10", localIP)
+	file := lab.WriteFile(t, filepath.Join(t.TempDir(), "teardown.yaml"), here)
 	kubectl(t, "apply", "-f", file)
 	waitForRollout(t, "nodens-teardown")
 	kubectl(t, "delete", "-f", file)

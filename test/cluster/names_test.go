@@ -40,11 +40,7 @@ func TestNames(t *testing.T) {
 	needCluster(t)
 	startClients(t)
 	waitForDNS(t)
-	server := coreDNS(t)
-	want := make(map[string]string)
-	for _, n := range names {
-		want[n.name] = ask(t, server, n.absolute, dns.TypeA, dns.TypeAAAA)
-	}
+	want := wantedNames(t)
 	for _, n := range nodes {
 		apply(t, podManifest("names-"+n, "names", n, idle, ""))
 	}
@@ -54,6 +50,19 @@ func TestNames(t *testing.T) {
 		c.wants(t, pod, want)
 	}
 	t.Logf("%d clients, %d names each", len(clients), len(names))
+}
+
+// wantedNames returns what CoreDNS answers for each of the names.
+func wantedNames(t *testing.T) map[string]string {
+	t.Helper()
+	server, want := coreDNS(t), make(map[string]string)
+	for _, n := range names {
+		want[n.name] = ask(t, server, n.absolute, dns.TypeA, dns.TypeAAAA)
+		if none := strings.HasPrefix(n.name, "none."); (want[n.name] == "") != none {
+			t.Fatalf("CoreDNS answers %q for %s", want[n.name], n.absolute)
+		}
+	}
+	return want
 }
 
 // TestRecords compares nodens with CoreDNS for records that getaddrinfo does not ask
@@ -79,6 +88,13 @@ func TestRecords(t *testing.T) {
 		{"dns-version.cluster.local.", dns.TypeTXT},
 	} {
 		want := ask(t, server, q.name, q.qtype)
+		if q.name == reverse(t, pod) && !strings.Contains(pod, ":") {
+			for _, stub := range []string{"musl-lookup", "glibc-lookup"} {
+				if out := kubectl(t, "exec", "musl-1", "--", stub, "-x", pod); !strings.HasSuffix(strings.TrimSpace(out), " "+strings.TrimSuffix(want, ".")) {
+					t.Errorf("%s -x: %q, and CoreDNS has %q", stub, out, want)
+				}
+			}
+		}
 		if want == "" {
 			t.Errorf("CoreDNS has no %s of %s", dns.TypeToString[q.qtype], q.name)
 		}
@@ -155,7 +171,7 @@ func (c client) wants(t *testing.T, pod string, want map[string]string) {
 	names := slices.Sorted(maps.Keys(want))
 	var wrong []string
 	for range 5 {
-		before := fallbacks(t, c.node)
+		before := sum(t, c.node, fallback)
 		got := c.lookup(t, pod, names...)
 		wrong = nil
 		names = slices.DeleteFunc(names, func(n string) bool {
@@ -164,7 +180,7 @@ func (c client) wants(t *testing.T, pod string, want map[string]string) {
 			}
 			return got[n] == want[n]
 		})
-		if len(wrong) == 0 || fallbacks(t, c.node) == before {
+		if len(wrong) == 0 || sum(t, c.node, fallback) == before {
 			break
 		}
 	}
@@ -173,16 +189,18 @@ func (c client) wants(t *testing.T, pod string, want map[string]string) {
 	}
 }
 
+// fallback matches the counters of the queries that the kernel has sent to CoreDNS.
 var fallback = regexp.MustCompile(`(?m)^nodens_redirect_total{.*reason="fallback_.*} (\d+)$`)
 
-// fallbacks returns how many queries on a node the kernel has sent to CoreDNS.
-func fallbacks(t *testing.T, node string) (sum int) {
+// sum adds the values that a pattern finds in the metrics of nodens on a node. It returns
+// -1 if nodens does not run.
+func sum(t *testing.T, node string, values *regexp.Regexp) (sum int) {
 	t.Helper()
 	text, err := metrics(node)
 	if err != nil {
 		return -1 // nodens does not run
 	}
-	for _, m := range fallback.FindAllStringSubmatch(text, -1) {
+	for _, m := range values.FindAllStringSubmatch(text, -1) {
 		n, err := strconv.Atoi(m[1])
 		if err != nil {
 			t.Fatal(err)
@@ -193,7 +211,7 @@ func fallbacks(t *testing.T, node string) (sum int) {
 }
 
 // lookup runs the client's stub in a pod, for one name after the other, and returns the
-// addresses of each name, empty if the stub reports an error.
+// addresses of each name: none if the name has none, and any other error of the stub.
 func (c client) lookup(t *testing.T, pod string, names ...string) map[string]string {
 	t.Helper()
 	stub := c.libc + "-lookup $n"
@@ -208,6 +226,9 @@ func (c client) lookup(t *testing.T, pod string, names ...string) map[string]str
 			t.Fatal(err)
 		}
 		all[name] = sorted(l.Data)
+		if !slices.Contains([]string{"EAI_NONAME", "EAI_NODATA", "not_found"}, l.Err) {
+			all[name] += l.Err
+		}
 	}
 	return all
 }

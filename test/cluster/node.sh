@@ -21,6 +21,7 @@ for p in kubectl kubelet; do ln -s kube "$lab/bin/$p"; done
 cp "$here"/node/{containerd.toml,cni.conflist,init} "$lab/"
 sed "s/@CLUSTER_DNS@/$CLUSTER_DNS/" "$here/node/kubelet.yaml" >"$lab/kubelet.yaml"
 cp "$pki/ca.crt" "$pki"/{node?,proxy,flannel}.conf "$lab/"
+[ "$GVISOR" != yes ] || cp "$bin/runsc" "$bin/shim" "$here/node/containerd-shim-runsc-v1" "$lab/bin/"
 [ "$CNI" = bridge ] || ln -L "$bin/flanneld" "$lab/bin/flanneld"
 printf '{"Network": "%s", "EnableNFTables": %s, "Backend": {"Type": "%s"}}' "$PODS" \
 	"$([ "$PROXY_MODE" = nftables ] && echo true || echo false)" "$CNI" >"$lab/flannel.json"
@@ -41,7 +42,7 @@ kill $!
 wait $! || true
 END
 mke2fs -q -t ext4 -d "$lab" "$lab.ext4" 4G
-kernel=$(ls "$rootfs"/boot/vmlinuz-*) initrd=$(ls "$rootfs"/boot/initrd.img-*)
+kernel=$(ls "$rootfs/boot/vmlinuz-$KERNEL."*) initrd=$(ls "$rootfs/boot/initrd.img-$KERNEL."*)
 for n in $NODES; do
 	TMPDIR=$run setsid nohup ip netns exec "$CLUSTER_NS" qemu-system-x86_64 -accel tcg,thread=multi -cpu Westmere \
 		-smp "$VM_CPUS" -m "$VM_MEMORY" -nographic -kernel "$kernel" -initrd "$initrd" \

@@ -64,6 +64,14 @@ func TestPods(t *testing.T) {
 	if len(list.Items) != len(nodes) {
 		t.Errorf("%d pods, want one per node", len(list.Items))
 	}
+	for _, n := range nodes {
+		if root := onNode(t, n, "grep ' / ' /proc/$(pidof -s nodens)/mounts"); !strings.Contains(root, " ro,") {
+			t.Errorf("the root of nodens on node %s is %s", n, root)
+		}
+	}
+	for _, w := range warnings(t, "nodens") { // of the DaemonSet
+		t.Errorf("warning of the DaemonSet: %s: %s", w.Reason, w.Message)
+	}
 	for _, p := range list.Items {
 		c := p.Spec.Containers[0]
 		s := c.SecurityContext
@@ -127,10 +135,10 @@ type event struct {
 	LastTimestamp   time.Time
 }
 
-func warnings(t *testing.T, pod string) []event {
+func warnings(t *testing.T, object string) []event {
 	t.Helper()
 	var list struct{ Items []event }
-	out := kubectl(t, "-n", "kube-system", "get", "events", "-o", "json", "--field-selector", "type=Warning,involvedObject.name="+pod)
+	out := kubectl(t, "-n", "kube-system", "get", "events", "-o", "json", "--field-selector", "type=Warning,involvedObject.name="+object)
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		t.Fatal(err)
 	}

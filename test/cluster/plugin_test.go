@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -79,6 +80,21 @@ func testDoctor(t *testing.T, options ...string) {
 	pluginJSON(t, &diagnosis, append(options, "doctor")...)
 	if diagnosis.Nodes != len(nodes) || len(diagnosis.Errors) > 0 {
 		t.Errorf("doctor: %+v", diagnosis)
+	}
+}
+
+// TestBypassedStubDomain: the plugin names a stub domain of CoreDNS's own Corefile.
+func TestBypassedStubDomain(t *testing.T) {
+	needCluster(t)
+	waitForRollout(t, "nodens")
+	corefile := kubectl(t, "-n", "kube-system", "get", "configmap", "coredns", "-o", corefileKey)
+	t.Cleanup(func() { putCorefile(t, "coredns", corefile) })
+	for _, stub := range []string{"", "\nstub.example:53 {\n    forward . " + os.Getenv("STUB") + "\n}\n"} {
+		putCorefile(t, "coredns", corefile+stub)
+		out, _ := plugin(t, "doctor")
+		if found := strings.Contains(out, "stub-domain-bypassed") && strings.Contains(out, "stub.example"); found != (stub != "") {
+			t.Errorf("with the block %q:\n%s", stub, out)
+		}
 	}
 }
 

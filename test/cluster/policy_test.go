@@ -139,7 +139,11 @@ done; wait`
 		return strings.Count(out, service), out
 	}
 	if !want {
-		if n, out := found(); n > 0 {
+		n, out := found()
+		for i := 0; i < 10 && n > 0 && strings.Contains(*options, "fastpath.mode=on"); i++ { // until the lease ends
+			n, out = found()
+		}
+		if n > 0 {
 			t.Errorf("%d of 3 stubs got an answer:\n%s", n, out)
 		}
 		return

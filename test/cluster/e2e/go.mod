@@ -2,6 +2,11 @@ module github.com/nodens-dns/nodens/test/cluster/e2e
 
 go 1.24.0
 
+tool (
+	github.com/onsi/ginkgo/v2/ginkgo
+	k8s.io/kubernetes/test/images/agnhost
+)
+
 require k8s.io/kubernetes v1.34.4
 
 require (
