@@ -81,8 +81,8 @@ func TestFastpathChurn(t *testing.T) {
 }
 
 // TestHashMapChurn shows why the table is no hash map. The kernel reuses elements while
-// programs read them, so a program finds mixtures of two values. make
-// fastpath-long runs it. How often that happens depends on the machine.
+// programs read them, so a program finds mixtures of two values. How often depends on the
+// machine. make fastpath-long runs this test.
 func TestHashMapChurn(t *testing.T) {
 	if os.Getenv("NODENS_CHURN_HASH") == "" {
 		t.Skip("runs with make fastpath-long, which sets NODENS_CHURN_HASH")

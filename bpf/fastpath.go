@@ -96,12 +96,13 @@ func (f *Fastpath) open(cfg FastpathConfig) error {
 		}
 	}
 	if err := rlimit.RemoveMemlock(); err != nil { // does nothing on Linux 5.11 and later
-		return explainFast("lift the limit of locked memory", err)
+		return explainFast("remove the limit of locked memory", err)
 	}
 	if err := spec.LoadAndAssign(&f.objs, nil); err != nil {
 		return explainFast("load", err)
 	}
-	// The verifier of a kernel before 6.6, which has no tcx, may accept the program.
+	// A kernel before 6.6 may load the program, but has no tcx. With tcx, attaching to an
+	// interface that does not exist fails with ENODEV.
 	if _, err := f.attach(math.MaxInt32); !errors.Is(err, unix.ENODEV) {
 		return explainFast("attach", err)
 	}

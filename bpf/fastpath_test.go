@@ -110,7 +110,8 @@ func newPackets(seed uint64, n int) *packets {
 	return p
 }
 
-// name is a name in wire format of at most limit bytes, and mostly of at least least.
+// name returns a random name in wire format. It has at most limit bytes, and usually at
+// least least.
 func (p *packets) name(least, limit int) []byte {
 	var name []byte
 	for {

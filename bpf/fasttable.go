@@ -67,8 +67,9 @@ type AnswerTable struct {
 var generations atomic.Uint32
 
 // Listen forgets all answers and starts a new generation, in which the program
-// answers for the given addresses, without those of further ports. It returns the number of the generation. Once it
-// has returned, no query gets an answer of an earlier one.
+// answers for addrs. It ignores addresses with ports beyond the first MaxFastPorts
+// different ones. It returns the number of the generation. Once it has returned, no
+// query gets an answer of an earlier one.
 func (t *AnswerTable) Listen(addrs []netip.AddrPort) uint32 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -33,7 +33,7 @@ func (c *activeConfig) switchFastpath(ctx context.Context, a *app) (undo func())
 
 func (c *activeConfig) useFastpath(ctx context.Context, plan fastpath.Plan) {
 	if err := c.fast.Use(ctx, plan); err != nil {
-		c.log.Error("removing the fast path failed", "error", err)
+		c.log.Error("turning the fast path off failed", "error", err)
 	}
 }
 
@@ -65,7 +65,7 @@ func (d *daemon) closeFastpath(context.Context) error { return d.active.fast.Clo
 
 // fastpathState returns what the running daemon exports.
 func fastpathState(ctx context.Context, addr string) (fastpath.State, error) {
-	found, err := scrape(ctx, addr, "nodens_") // some are exported without the fast path, too
+	found, err := scrape(ctx, addr, "nodens_") // scrape fails if it finds none; some exist without the fast path
 	s := fastpath.State{Leases: make(map[string]int64)}
 	for key, n := range found {
 		if name, label, _ := strings.Cut(key, " "); name == "nodens_kernel_leases" {

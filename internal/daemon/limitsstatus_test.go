@@ -50,10 +50,10 @@ note	-max-tcp-connections does not fit and is lowered; run nodens check with the
 	}
 }
 
-// TestFastpathState: nodens exports reasons since it has loaded the program, and leases of
+// TestFastpathState: nodens exports pass reasons once it has loaded the program, and leases of
 // the interfaces that have it.
 func TestFastpathState(t *testing.T) {
-	const limit, passed = `nodens_limit{resource="misses"} 4778` + "\n", `nodens_kernel_passed_total{reason="no lease"} 0` + "\n"
+	const limit, passed = `nodens_limit{resource="misses"} 4778` + "\n", `nodens_kernel_passed_total{reason="no_lease"} 0` + "\n"
 	for _, c := range []struct {
 		metrics string
 		want    fastpath.State

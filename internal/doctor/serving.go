@@ -157,8 +157,8 @@ func (e *examination) examinePorts() {
 	}
 }
 
-// examineKernelAnswers says where the kernel answers. If the user names pods, their views
-// say it for them only.
+// examineKernelAnswers says where the kernel answers. If the user names pods, only
+// the views of these pods say it.
 func (e *examination) examineKernelAnswers(ctx context.Context) {
 	if e.KernelAnswers == nil {
 		return

@@ -42,7 +42,7 @@ func (p Plan) bytes() int64 {
 	return bpf.FastpathConfig{Entries: p.Entries}.Bytes()
 }
 
-// fits returns an error if the kernel's tables need more than most bytes.
+// fits returns an error if the size of the kernel's tables, in bytes, exceeds most.
 func (p Plan) fits(most int64) error {
 	if n := p.bytes(); n > most {
 		return fmt.Errorf("fastpath: %d entries need %d MiB, more than half of the cache's memory; lower the option entries and restart nodens", p.Entries, n>>20)
@@ -62,7 +62,7 @@ type Statistics interface {
 	KernelAsked(list int, client netip.Addr, n uint32)
 }
 
-// Controller answers in the kernel as one plan at a time wants. The first plan loads the
+// Controller lets the kernel answer as the current plan says. The first plan loads the
 // program, for which nodens later lacks the privileges; it stays loaded until the process
 // ends. Without a program, or with a plan that does not want one, the daemon answers all
 // queries. Use, Start and Close belong to one goroutine at a time; the other methods are
@@ -82,8 +82,8 @@ type Controller struct {
 }
 
 // New returns a Controller and loads the program if first wants it. It attaches nothing
-// yet. If the node cannot have the fast path, New logs that. The tables of the kernel may
-// use most bytes; they have those that Reserved returns.
+// yet. If the node cannot have the fast path, New logs that. most limits the bytes
+// of the kernel's tables; Reserved returns what they use.
 func New(log *slog.Logger, reg prometheus.Registerer, most int64, first Plan, stats Statistics) *Controller {
 	c := &Controller{log: log, most: most, plan: first}
 	c.clients.init()
@@ -203,7 +203,7 @@ func (c *Controller) Listen(addrs []netip.AddrPort) uint32 {
 	slices.SortFunc(addrs, func(a, b netip.AddrPort) int { return cmp.Compare(a.Port(), b.Port()) })
 	if ports := portsOverLimit(addrs); len(ports) > 0 {
 		c.ports.Do(func() {
-			c.log.Warn("the kernel does not answer on all ports: nodens answers on the others", "limit", bpf.MaxFastPorts, "ports", ports)
+			c.log.Warn("the kernel answers on the lowest ports only; nodens answers on the others", "limit", bpf.MaxFastPorts, "ports", ports)
 		})
 	}
 	return c.kernel.Listen(addrs)

@@ -14,7 +14,7 @@ import (
 )
 
 // TestPlansOfReloads: a reload must not need tables for which the cache has not given up
-// memory. It may ask for what the node cannot have, as the start may.
+// memory. If the program could not be loaded at the start, each reload is accepted.
 func TestPlansOfReloads(t *testing.T) {
 	off := Plan{Mode: config.FastpathOff, Entries: 1024}
 	on, more := Plan{Mode: config.FastpathOn, Entries: 1024}, Plan{Mode: config.FastpathAuto, Entries: 2048}

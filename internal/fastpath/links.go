@@ -32,7 +32,7 @@ type linkFollower struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	failed retries
-	logged map[string]bool // failures
+	logged map[string]bool // errors that fail has logged
 }
 
 func newLinkFollower(c *Controller) *linkFollower {
@@ -123,7 +123,7 @@ func (f *linkFollower) update() (more bool) {
 
 var errInterfaces = fmt.Errorf("more than %d interfaces of pods", MaxInterfaces)
 
-// fail logs each err once. ifindex is the interface, 0 if there is none.
+// fail logs err unless it is remembered as logged. ifindex is the interface, or 0.
 func (f *linkFollower) fail(ifindex int, err error) {
 	const most = 100 // errors that are remembered
 	if f.logged[err.Error()] {

@@ -67,7 +67,7 @@ type nodeState struct {
 
 func newNodeState(plan Plan, s State) nodeState {
 	n := nodeState{State: s, plan: plan}
-	n.pods, _ = podsByNetns(plan) // without opt_out, a container may not see them
+	n.pods, _ = podsByNetns(plan) // without opt_out, /var/log/pods may not be mounted
 	n.allowed, n.err = newOptOut(plan)
 	return n
 }
@@ -85,7 +85,7 @@ func (n nodeState) line(l netlink.Link) string {
 	case leases > 0:
 		return fmt.Sprintf("%s: the kernel answers %d addresses", name, leases)
 	case attached:
-		return fmt.Sprintf("%s: no lease; within %v nodens answered no UDP query of this pod from its cache that came over its own veth or bridge to an address of bind or -localip, in a zone that the kernel answers", name, n.plan.Lease)
+		return fmt.Sprintf("%s: no lease; within %v nodens answered no UDP query of this pod from the cache that qualifies: over the pod's veth or bridge, to an address of bind or -localip, in a zone that the kernel answers", name, n.plan.Lease)
 	}
 	return name + ": nodens answers; " + n.whyNot(l.Type(), a.NetNsID, known)
 }
@@ -96,13 +96,13 @@ func (n nodeState) whyNot(kind string, netns int, known bool) string {
 	case kind != "veth":
 		return "the kernel answers on veths only, and this is a " + kind + " device"
 	case n.err != nil:
-		return fmt.Sprintf("because of opt_out it must know the pod: %v", n.err)
+		return fmt.Sprintf("because of opt_out nodens must know the pod: %v", n.err)
 	case !known && !n.allowed(netns):
-		return "because of opt_out it must know the pod, and it finds no process of the pod"
+		return "because of opt_out nodens must know the pod, and it finds no process of the pod"
 	case !n.allowed(netns):
 		return "the pod opts out"
 	case len(n.Leases) >= MaxInterfaces:
 		return fmt.Sprintf("the program is on %d interfaces, the limit", MaxInterfaces)
 	}
-	return "the program is not attached yet, or could not be (see the log)"
+	return "the program is not attached yet, or attaching it failed (see the log)"
 }

@@ -33,10 +33,10 @@ func TestStatusLines(t *testing.T) {
 		{"veth", "cali2", unknown, map[string]int64{"cali1": 2, "cali2": 0}, true, nil, "cali2: no lease; within 5s nodens answered no UDP query"},
 		{"netkit", "lxc1", unknown, nil, true, nil, "lxc1: nodens answers; the kernel answers on veths only, and this is a netkit device"},
 		{"veth", "cali1", known, nil, false, nil, "cali1 (team-b/web-0): nodens answers; the pod opts out"},
-		{"veth", "cali2", unknown, nil, false, nil, "cali2: nodens answers; because of opt_out it must know the pod, and it finds no process"},
-		{"veth", "cali2", unknown, nil, false, errors.New("no kubepods"), "cali2: nodens answers; because of opt_out it must know the pod: no kubepods"},
+		{"veth", "cali2", unknown, nil, false, nil, "cali2: nodens answers; because of opt_out nodens must know the pod, and it finds no process"},
+		{"veth", "cali2", unknown, nil, false, errors.New("no kubepods"), "cali2: nodens answers; because of opt_out nodens must know the pod: no kubepods"},
 		{"veth", "cali2", unknown, full, true, nil, "cali2: nodens answers; the program is on 512 interfaces, the limit"},
-		{"veth", "cali2", unknown, map[string]int64{"cali1": 2}, true, nil, "cali2: nodens answers; the program is not attached yet, or could not be (see the log)"},
+		{"veth", "cali2", unknown, map[string]int64{"cali1": 2}, true, nil, "cali2: nodens answers; the program is not attached yet, or attaching it failed (see the log)"},
 	} {
 		a := netlink.NewLinkAttrs()
 		a.Name, a.NetNsID = c.iface, c.netns

@@ -93,8 +93,8 @@ func (o *optOut) follow(ctx context.Context) {
 	}
 }
 
-// Pods returns the pods by their cgroup directories. A pod without a directory of logs
-// has no name. kubepods and podLogs are directories, see DefaultPodLogs.
+// Pods returns the names of pods by their cgroup directories. The name of a pod without a
+// directory of logs is empty. kubepods and podLogs are directories, see DefaultPodLogs.
 func Pods(kubepods, podLogs string) (map[string]config.PodName, error) {
 	names, err := podNames(podLogs)
 	if err != nil {

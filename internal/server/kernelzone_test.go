@@ -73,7 +73,7 @@ func TestZonesOfTheKernel(t *testing.T) {
 	if err := ts.Apply(t.Context(), []Binding{{Addr: ts.addr, Zones: zones, Fastpath: fast}}); err != nil {
 		t.Fatal(err)
 	}
-	for range 5 { // a hit gives no answer while another goroutine uses a part of the cache
+	for range 5 { // a hit gives the kernel no answer while another goroutine locks that part of the cache
 		for name := range changes {
 			ts.ask(t, "udp", query("example."+name+".", dns.TypeA))
 		}
@@ -130,7 +130,7 @@ func TestKernelCounts(t *testing.T) {
 }
 
 // exported returns the metrics of a zone that are not 0, by name and the values of the
-// other labels. Buckets have the values between their bounds only.
+// other labels. A bucket counts only the values between its bounds.
 func (ts *testServer) exported(t *testing.T, zone string) map[string]float64 {
 	t.Helper()
 	families, err := ts.reg.Gather()

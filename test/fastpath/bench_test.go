@@ -112,7 +112,7 @@ func (c *contestant) lease(t *testing.T) {
 
 const passedLeased = "passed, with a lease"
 
-// leasing closes a server block and opens one whose answers the kernel has.
+// leasing ends a server block and begins one for a zone that the kernel answers.
 const leasing = "}\nlease.bench.example {\n    bind " + vip4 + "\n    cache\n    forward . " + upstream
 
 // benchAnswer answers the names of test/bench. The namespace exists, so names in it are
@@ -332,7 +332,7 @@ func checkKernel(t *testing.T, all map[string]*contestant) {
 	}
 	leased := all[passedLeased].node
 	if n, _ := leased.Scrape(t, metrics).Sum("nodens_kernel_passed_total", "reason=not_found"); n < 0.8*requests(passedLeased) {
-		t.Errorf("%v queries with a lease: %s", n, leased.passed(t))
+		t.Errorf("the program looked up only %v queries of clients with a lease: %s", n, leased.passed(t))
 	}
 }
 
@@ -430,7 +430,7 @@ func (r report) floor(w io.Writer) {
 		share(echo), share(sender), r.of(saturatedA, sender, cpu), r.ratio(bothCPUs, "user space, both CPUs", bothCPUs, echo, rate))
 	for _, name := range []string{"passed by the program", passedLeased} {
 		all := r.ratios(saturatedA, name, saturatedA, "without the program", cpu)
-		fmt.Fprintf(w, "CPU per query %s / without it: median %.4f, all rounds %.4f.\n", name, median(all), all)
+		fmt.Fprintf(w, "CPU per query, %s / without the program: median %.4f, all rounds %.4f.\n", name, median(all), all)
 	}
 	var added []float64
 	for i, e := range r[key{saturatedA, echo}] {

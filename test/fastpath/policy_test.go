@@ -113,8 +113,8 @@ func TestTransparentProxy(t *testing.T) {
 	}
 }
 
-// dialFrom returns a socket that sends to a server with an address that is not the
-// namespace's.
+// dialFrom returns a socket that sends to server from addr, which is not an address of the
+// namespace.
 func dialFrom(t *testing.T, n *lab.Netns, addr, server string) (c net.Conn) {
 	t.Helper()
 	n.Inside(t, func() error {
@@ -354,7 +354,7 @@ func TestOtherPrograms(t *testing.T) {
 				t.Errorf("%s: a program on the egress drops the kernel's answer of %s", pod.Name, server)
 			}
 			if asks(t, pod, server, "other.example.") {
-				t.Errorf("%s: a query that the kernel passed to %s was not seen by the program behind", pod.Name, server)
+				t.Errorf("%s: the next program did not see a query to %s that the kernel passed", pod.Name, server)
 			}
 		}
 	}

@@ -2,11 +2,11 @@
 {{- define "nodens.validate" -}}
 {{- $c := .Values.config }}
 {{- if hasKey .Values.redirect "freeSockets" }}
-{{- fail "redirect.freeSockets has gone: set tier to full, or to resilient if it was false, and remove it (--reset-then-reuse-values instead of --reuse-values)" }}
+{{- fail "redirect.freeSockets was removed: set tier to full, or to resilient if redirect.freeSockets was false. Remove it from your values, and upgrade with --reset-then-reuse-values, not --reuse-values" }}
 {{- end }}
 {{- range .Values.extraArgs }}
 {{- if regexMatch "^--?redirect(-(target|service|fallback|opt-out|uplink|heartbeat))?(=|$)" . }}
-{{- fail (printf "extraArgs has %s, which has gone: set the values of redirect" .) }}
+{{- fail (printf "extraArgs has %s, which was removed: set the values of redirect instead" .) }}
 {{- end }}
 {{- end }}
 {{- range splitList "," .Values.config.localDns }}
@@ -48,7 +48,7 @@
 {{- fail "the fastpath directive in the Corefile needs BPF, which the tier minimal does not have: set tier to resilient or full" }}
 {{- end }}
 {{- if and (include "nodens.fastpathOptsOut" .) (ne $tier "full") }}
-{{- fail "fastpath.optOut, or opt_out of a fastpath directive, finds the networks of pods, which needs tier full: set tier to full, or let no pod opt out" }}
+{{- fail "fastpath.optOut, or opt_out of a fastpath directive, finds the networks of pods, which needs tier full: set tier to full, or remove fastpath.optOut and opt_out" }}
 {{- end }}
 {{- include "nodens.checkPins" . }}
 {{- if and .Values.status.podNames (not .Values.useHostNetwork) }}
