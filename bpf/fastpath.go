@@ -95,16 +95,8 @@ func (f *Fastpath) open(cfg FastpathConfig) error {
 			return err
 		}
 	}
-	if err := rlimit.RemoveMemlock(); err != nil { // does nothing on Linux 5.11 and later
-		return explainFast("remove the limit of locked memory", err)
-	}
-	if err := spec.LoadAndAssign(&f.objs, nil); err != nil {
-		return explainFast("load", err)
-	}
-	// A kernel before 6.6 may load the program, but has no tcx. With tcx, attaching to an
-	// interface that does not exist fails with ENODEV.
-	if _, err := f.attach(math.MaxInt32); !errors.Is(err, unix.ENODEV) {
-		return explainFast("attach", err)
+	if err := f.load(spec); err != nil {
+		return err
 	}
 	clock, err := newFastClock()
 	if err != nil {
@@ -124,6 +116,22 @@ func (f *Fastpath) open(cfg FastpathConfig) error {
 	t.small.init()
 	t.large.init()
 	f.AnswerTable, f.LeaseTable = t, l
+	return nil
+}
+
+// load loads the program, and checks that the kernel can attach it.
+func (f *Fastpath) load(spec *ebpf.CollectionSpec) error {
+	if err := rlimit.RemoveMemlock(); err != nil { // does nothing on Linux 5.11 and later
+		return explainFast("remove the limit of locked memory", err)
+	}
+	if err := spec.LoadAndAssign(&f.objs, nil); err != nil {
+		return explainFast("load", err)
+	}
+	// A kernel before 6.6 may load the program, but has no tcx. With tcx, attaching to an
+	// interface that does not exist fails with ENODEV.
+	if _, err := f.attach(math.MaxInt32); !errors.Is(err, unix.ENODEV) {
+		return explainFast("attach", err)
+	}
 	return nil
 }
 

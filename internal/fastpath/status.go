@@ -29,7 +29,7 @@ func PrintStatus(w io.Writer, plan Plan, read func() (State, error)) (asWanted b
 
 // Status says for each pod's interface, by index, whether the kernel answers there, and
 // why not. 0 stands for all interfaces. read reads the state of the daemon. asWanted is
-// false if the mode is on and the kernel answers nowhere.
+// false if the mode is on and no interface that should have the program has it.
 func Status(plan Plan, read func() (State, error)) (lines map[int]string, asWanted bool) {
 	if !plan.Wanted() {
 		return nil, true
@@ -42,18 +42,19 @@ func Status(plan Plan, read func() (State, error)) (lines map[int]string, asWant
 	lines = make(map[int]string)
 	state, err := read()
 	switch {
-	case len(links) == 0:
-		lines[0] = "no pod has a veth on this node"
 	case err != nil:
 		return map[int]string{0: fmt.Sprintf("unknown: cannot read nodens' metrics: %v", err)}, plan.Mode != config.FastpathOn
 	case !state.Loaded:
 		return map[int]string{0: "nodens answers all queries: it has not loaded the program (see its log)"}, plan.Mode != config.FastpathOn
+	case len(links) == 0:
+		lines[0] = "no pod has a veth on this node"
 	}
 	n := newNodeState(plan, state)
 	for _, l := range append(links, netkits...) {
 		lines[l.Attrs().Index] = n.line(l)
 	}
-	return lines, true
+	wanted := slices.ContainsFunc(links, func(l netlink.Link) bool { return n.err != nil || n.allowed(l.Attrs().NetNsID) })
+	return lines, plan.Mode != config.FastpathOn || !wanted || len(state.Leases) > 0
 }
 
 // nodeState is what decides whether the kernel answers on an interface.
