@@ -376,6 +376,7 @@ func TestBadValues(t *testing.T) {
 		"fastpath.mode=on": "fastpath.mode is on, but the tier minimal has no privileges for BPF: set tier to resilient or full",
 		"tier=resilient,fastpath.mode=auto,fastpath.optOut={a}":                                              "finds the networks of pods, which needs tier full",
 		"tier=resilient,config.extraServerBlocks=a. {\n  fastpath on {\n    lease 1s\n    opt_out a\n  }\n}": "finds the networks of pods, which needs tier full",
+		"tier=resilient,config.extraServerBlocks=a. {\nfastpath {\nopt_out a\n}\n}":                          "finds the networks of pods, which needs tier full",
 		"tier=resilient,config.customConfig=. {\n  redirect on\n  fastpath {\n    opt_out a\n  }\n}":         "finds the networks of pods, which needs tier full",
 		"tier=full,fastpath.mode=on,config.customConfig=. {\n  errors\n  redirect\n}":                        "write the fastpath directive into config.customConfig",
 		"config.extraServerBlocks=a. {\n  fastpath\n}":                                                       "the fastpath directive in the Corefile needs BPF",

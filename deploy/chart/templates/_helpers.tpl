@@ -92,7 +92,7 @@ nodens pinned. */ -}}
 {{- /* Not empty if the values or a fastpath directive keep pods out of the fast path. */ -}}
 {{- define "nodens.fastpathOptsOut" -}}
 {{- $own := tpl (print .Values.config.customConfig "\n" .Values.config.extraServerBlocks) . }}
-{{- if or (and (ne .Values.fastpath.mode "off") .Values.fastpath.optOut) (regexMatch "(?m)^[ \t]*fastpath([ \t]+(on|auto))?[ \t]*[{][^}]*[ \t]opt_out[ \t]" $own) }}yes{{ end }}
+{{- if or (and (ne .Values.fastpath.mode "off") .Values.fastpath.optOut) (regexMatch "(?m)^[ \t]*fastpath([ \t]+(on|auto))?[ \t]*[{][^}]*\n[ \t]*opt_out[ \t]" $own) }}yes{{ end }}
 {{- end }}
 
 {{- /* Not empty if the cache is handed over to the next pod. */ -}}
