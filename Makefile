@@ -69,7 +69,7 @@ cluster-all: ## test it in every configuration, as before a release (as root; 2 
 	for c in full resilient minimal ipv6 kernel; do CONFIG=$$c ./test/cluster/test.sh || exit; done
 
 cluster-ci: ## run the cluster tests that CI runs, and Kubernetes' own DNS tests that are not serial (as root)
-	E2E=yes PROCS=2 ./test/cluster/test.sh -test.run '^Test(Names|Rights|Pods|Drills)$$' -test.timeout 15m -drill 'nothing|deletion'
+	E2E=yes E2E_TIMEOUT=20m PROCS=2 ./test/cluster/test.sh -test.run '^Test(Names|Rights|Pods|Drills)$$' -test.timeout 15m -drill 'nothing|deletion'
 
 cluster-up: ## start that cluster and leave it; test/cluster/kubectl points at it
 	./test/cluster/build.sh

@@ -26,7 +26,7 @@ e2e)
 	tools="dig:bind9-dnsutils curl:curl hostname:hostname nc.openbsd:netcat-openbsd" ;;
 esac
 packages=
-for want in ${tools:-} buildah:buildah busybox:busybox-static debootstrap:debootstrap mke2fs:e2fsprogs musl-gcc:musl-tools gcc:gcc openssl:openssl qemu-system-x86_64:qemu-system-x86 socat:socat unbound:unbound ip:iproute2; do
+for want in ${tools:-} buildah:buildah busybox:busybox-static debootstrap:debootstrap mke2fs:e2fsprogs musl-gcc:musl-tools gcc:gcc openssl:openssl qemu-system-x86_64:qemu-system-x86 socat:socat unbound:unbound ip:iproute2 iptables:iptables; do
 	command -v "${want%%:*}" >/dev/null || packages="$packages ${want#*:}"
 done
 if [ -n "$packages" ]; then
@@ -61,8 +61,9 @@ fi
 if ! ls "$rootfs/boot/initrd.img-$KERNEL."* >/dev/null 2>&1; then
 	apt-get update -qq
 	package=$(apt-cache depends "linux-image-$KERNEL-cloud-amd64" | sed -n 's/.*Depends: *\(linux-image-[^ ]*\).*/\1/p' | head -1)
-	(cd "$rootfs/tmp" && rm -f ./*.deb && apt-get download -qq -o APT::Sandbox::User=root "$package")
+	(cd "$rootfs/tmp" && apt-get download -qq -o APT::Sandbox::User=root "$package")
 	chroot "$rootfs" sh -c 'dpkg -i /tmp/*.deb' >"$log/kernel.log" 2>&1 || { tail "$log/kernel.log" >&2; exit 1; }
+	rm "$rootfs"/tmp/*.deb
 	touch "$rootfs/done"
 fi
 if [ ! -e "$musl/specs" ]; then # 1.2.5 of Debian 13: since 1.2.4 musl repeats truncated queries over TCP

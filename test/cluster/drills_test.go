@@ -33,9 +33,10 @@ var drills = []drill{
 	{name: "nothing happens", do: func(*testing.T) {}},
 	{name: "rollout restart", do: func(t *testing.T) {
 		kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/nodens")
+		// A surge: the new pod exists before the old one goes.
 		waitFor(t, "new pod beside the old one", func() (bool, string) {
 			pods := kubectl(t, "-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=nodens", "--field-selector", "spec.nodeName=node1", "--no-headers")
-			return strings.Count(pods, "Running") == 2, pods
+			return strings.Count(pods, "\n") == 2, pods
 		})
 		waitForRollout(t, "nodens")
 	}},

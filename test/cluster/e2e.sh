@@ -17,7 +17,7 @@ out=$log/e2e
 specs() { # specs REPORT FOCUS SKIP
 	mkdir -p "$out/$1"
 	# shellcheck disable=SC2086 # options
-	inns "$bin/ginkgo" --procs "$PROCS" --flake-attempts $((${RERUNS:-0} + 1)) --no-color --timeout 1h --focus "$2" --skip "$3" "$bin/e2e-$KUBE_VERSION.test" -- \
+	inns "$bin/ginkgo" --procs "$PROCS" --flake-attempts $((${RERUNS:-0} + 1)) --no-color --timeout "${E2E_TIMEOUT:-1h}" --focus "$2" --skip "$3" "$bin/e2e-$KUBE_VERSION.test" -- \
 		--provider local --kubeconfig "$KUBECONFIG" --kubectl-path "$bin/kubectl" --num-nodes 2 \
 		--report-dir "$out/$1" --disable-log-dump ${E2E_OPTIONS:-} >"$out/$1/output" 2>&1 || echo "$way failed 0 exit status of ginkgo" >>"$out/results"
 }
