@@ -122,6 +122,9 @@ func OptedOut(kubepods, podLogs string, names []config.PodName) (map[uint64]bool
 		return nil, nil
 	}
 	pods, err := Pods(kubepods, podLogs)
+	if err != nil {
+		err = fmt.Errorf("find pods that opt out: %w", err)
+	}
 	ids := make(map[uint64]bool)
 	for dir, pod := range pods {
 		var st syscall.Stat_t
