@@ -90,7 +90,8 @@ func TestRecords(t *testing.T) {
 		want := ask(t, server, q.name, q.qtype)
 		if q.name == reverse(t, pod) && !strings.Contains(pod, ":") {
 			for _, stub := range []string{"musl-lookup", "glibc-lookup"} {
-				if out := kubectl(t, "exec", "musl-1", "--", stub, "-x", pod); !strings.HasSuffix(strings.TrimSpace(out), " "+strings.TrimSuffix(want, ".")) {
+				out := kubectl(t, "exec", "musl-1", "--", stub, "-x", pod)
+				if got := strings.Fields(out); len(got) != 3 || !slices.Contains(strings.Fields(want), got[2]+".") { // one of the names
 					t.Errorf("%s -x: %q, and CoreDNS has %q", stub, out, want)
 				}
 			}
