@@ -157,8 +157,8 @@ func (e *examination) examinePorts() {
 	}
 }
 
-// examineKernelAnswers says where the kernel answers. If the user names pods, only
-// the views of these pods say it.
+// examineKernelAnswers says for each pod's interface whether the kernel answers there. If
+// the user names pods, sayKernelAnswers says it for those pods instead.
 func (e *examination) examineKernelAnswers(ctx context.Context) {
 	if e.KernelAnswers == nil {
 		return

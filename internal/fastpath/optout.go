@@ -23,16 +23,21 @@ import (
 // out, it may not answer a pod that is not known yet.
 func newOptOut(p Plan) (allowed func(netns int) bool, err error) {
 	if len(p.OptOut) == 0 {
-		return func(int) bool { return true }, nil
+		return p.optOut(nil), nil
 	}
 	pods, err := podsByNetns(p)
 	if err != nil {
 		return nil, err
 	}
+	return p.optOut(pods), nil
+}
+
+// optOut is the function of newOptOut. pods are those of podsByNetns.
+func (p Plan) optOut(pods map[int]config.PodName) (allowed func(netns int) bool) {
 	return func(netns int) bool {
 		pod, known := pods[netns]
-		return known && !slices.ContainsFunc(p.OptOut, func(n config.PodName) bool { return n.Covers(pod) })
-	}, nil
+		return len(p.OptOut) == 0 || known && !slices.ContainsFunc(p.OptOut, func(n config.PodName) bool { return n.Covers(pod) })
+	}
 }
 
 // podsByNetns returns the pods that have a process, by the number of their network

@@ -63,14 +63,15 @@ type nodeState struct {
 	plan    Plan
 	pods    map[int]config.PodName // see podsByNetns; none if they cannot be found
 	allowed func(netns int) bool   // see newOptOut
-	err     error                  // of newOptOut
+	err     error                  // of podsByNetns, if pods opt out
 }
 
 func newNodeState(plan Plan, s State) nodeState {
-	n := nodeState{State: s, plan: plan}
-	n.pods, _ = podsByNetns(plan) // without opt_out, /var/log/pods may not be mounted
-	n.allowed, n.err = newOptOut(plan)
-	return n
+	pods, err := podsByNetns(plan)
+	if len(plan.OptOut) == 0 {
+		err = nil // /var/log/pods may not be mounted
+	}
+	return nodeState{State: s, plan: plan, pods: pods, allowed: plan.optOut(pods), err: err}
 }
 
 // line names an interface and its pod, and says whether the kernel answers there.
