@@ -62,10 +62,10 @@ debootstrap: ## run the commands of README.md on a fresh Debian (as root)
 vm: ## test the daemon, netsetup and bpf on Debian's 6.1 kernel in an emulated machine (as root)
 	GO=$(GO) ./test/vm/run.sh
 
-cluster: ## test nodens in a Kubernetes cluster of two emulated nodes (as root; 8 minutes more the first time)
+cluster: ## test nodens in a Kubernetes cluster of two emulated nodes (as root; compiles for 15 CPU minutes the first time)
 	./test/cluster/test.sh
 
-cluster-all: ## test it in every configuration, as before a release (as root; 2 hours)
+cluster-all: ## test it in every configuration, as before a release (as root)
 	for c in full resilient minimal ipv6 kernel; do CONFIG=$$c ./test/cluster/test.sh || exit; done
 
 cluster-ci: ## run the cluster tests that CI runs, and Kubernetes' own DNS tests that are not serial (as root)

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Builds what the cluster is made of, unless it exists: Kubernetes with etcd as one
 # program, CoreDNS, Helm, the file system of the nodes. Then the images. Needs Debian,
-# root and Go. Takes 8 minutes on two quiet cores the first time. With the argument
-# kube it builds Kubernetes only. With e2e it also builds Kubernetes' end-to-end tests.
+# root and Go. With the argument kube it builds Kubernetes only. With e2e it also builds
+# Kubernetes' end-to-end tests. Compiling both takes 15 CPU minutes the first time.
 set -eu
 . "$(dirname "$0")/env.sh"
 [ "$(id -u)" = 0 ] || { echo "the cluster needs root" >&2; exit 1; }

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Builds and starts the cluster, runs the tests, and ends the cluster: make cluster.
 # CONFIG names a configuration: the chart's tier, kube-proxy's mode, the CNI, the kernel and
-# the way from pods to nodens. The arguments are those of run.sh. With E2E=yes, Kubernetes' own tests that
-# are not serial run after them.
+# the way from pods to nodens. The arguments are those of run.sh. With E2E=yes, Kubernetes'
+# own tests that are not serial run after them.
 set -eu
 case ${CONFIG:=full} in
 full) options=(--set tier=full --set redirect.mode=on) ;;
