@@ -91,7 +91,7 @@ vm-kernels: ## test redirection and bpf on Debian's kernels 5.10 and 6.12 in an 
 	GO=$(GO) ./test/vm/run.sh bpf linux-image-6.12-cloud-amd64
 
 kill: ## kill, stop and replace the daemon under load, ten times each, and print the lookup times (as root)
-	$(GO) test -count=1 -timeout 30m ./test/kill -v -rounds 10
+	$(GOTESTSUM) --format standard-verbose --packages ./test/kill -- -count=1 -timeout 30m -args -rounds 10
 
 outage: ## let the upstream die and slow down under load in a memory limit, beside CoreDNS and unbound, and print a table: 45 minutes on a quiet machine (as root)
 	$(GO) test -count=1 -timeout 55m ./test/outage -v -args -full -peers
