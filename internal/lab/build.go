@@ -126,7 +126,7 @@ func cProgram(name, compiler string, flags ...string) *Program {
 		if err != nil {
 			return err
 		}
-		cmd := exec.Command(compiler, append(flags, "-pthread", "-Wall", "-O1", "-o", path, "-x", "c", "-")...)
+		cmd := exec.Command(compiler, append(flags, "-pthread", "-Wall", "-O1", "-o", path, "-x", "c", "-", "-lresolv")...)
 		cmd.Stdin = bytes.NewReader(source)
 		return run(cmd)
 	})

@@ -30,7 +30,7 @@ func Etc(t testing.TB, resolvConf string) map[string]string {
 
 // Lookup is the result of one lookup by a stub resolver.
 type Lookup struct {
-	Data []string // addresses, or the name of an address; sorted
+	Data []string // addresses, names of an address, or SRV records; sorted
 	Err  string   // the stub's error; empty if it found data
 	Took time.Duration
 }
@@ -77,25 +77,41 @@ func GoLookup(t testing.TB, names ...string) (args, env []string) {
 	return []string{self}, []string{envLookup + "=" + strings.Join(names, " ")}
 }
 
-// goLookups looks up all the names at once, as testdata/lookup.c does.
+// goLookups looks up all the names at once, as testdata/lookup.c does. The first may
+// be an option.
 func goLookups(names []string) {
+	resolver := &net.Resolver{PreferGo: true}
+	lookup := resolver.LookupHost
+	switch names[0] {
+	case "-x":
+		lookup, names = resolver.LookupAddr, names[1:]
+	case "-s":
+		lookup, names = goServices, names[1:]
+	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for _, name := range names {
 		wg.Go(func() {
 			start := time.Now()
-			r := net.Resolver{PreferGo: true}
-			addrs, err := r.LookupHost(context.Background(), name)
+			data, err := lookup(context.Background(), name)
 			took := time.Since(start).Milliseconds()
 			if err != nil {
-				addrs = []string{goError(err)}
+				data = []string{goError(err)}
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			fmt.Println(name, took, strings.Join(addrs, " "))
+			fmt.Println(name, took, strings.Join(data, " "))
 		})
 	}
 	wg.Wait()
+}
+
+func goServices(ctx context.Context, name string) (data []string, err error) {
+	_, all, err := (&net.Resolver{PreferGo: true}).LookupSRV(ctx, "", "", name)
+	for _, s := range all {
+		data = append(data, fmt.Sprintf("%d,%d,%d,%s", s.Priority, s.Weight, s.Port, s.Target))
+	}
+	return data, err
 }
 
 func goError(err error) string {

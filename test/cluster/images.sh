@@ -49,8 +49,8 @@ for name in $which; do
 		image localhost/coredns:1 '["/coredns"]' ;;
 	client)
 		for p in client lookup; do
-			gcc -specs "$musl/specs" -static -pthread -O1 -o "$root/bin/musl-$p" "$repo/internal/lab/testdata/$p.c"
-			gcc -pthread -O1 -o "$root/bin/glibc-$p" "$repo/internal/lab/testdata/$p.c"
+			gcc -specs "$musl/specs" -static -pthread -O1 -o "$root/bin/musl-$p" "$repo/internal/lab/testdata/$p.c" -lresolv
+			gcc -pthread -O1 -o "$root/bin/glibc-$p" "$repo/internal/lab/testdata/$p.c" -lresolv
 		done
 		# The test binary is the Go client, see lab.GoClient.
 		(cd "$repo" && CGO_ENABLED=0 go test -c -ldflags "-s -w" -o "$root/bin/go-client" ./test/cluster)
