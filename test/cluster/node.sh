@@ -46,7 +46,7 @@ kernel=$(ls "$rootfs/boot/vmlinuz-$KERNEL."*) initrd=$(ls "$rootfs/boot/initrd.i
 for n in $NODES; do
 	TMPDIR=$run setsid nohup ip netns exec "$CLUSTER_NS" qemu-system-x86_64 -accel tcg,thread=multi -cpu Westmere \
 		-smp "$VM_CPUS" -m "$VM_MEMORY" -nographic -kernel "$kernel" -initrd "$initrd" \
-		-append "console=ttyS0 quiet root=/dev/vda rw panic=-1 net.ifnames=0 init=/sbin/lab-init node=$n" \
+		-append "console=ttyS0 quiet root=/dev/vda rw panic=-1 net.ifnames=0 mitigations=off init=/sbin/lab-init node=$n" \
 		-drive "file=$disk,format=raw,if=virtio,snapshot=on" -drive "file=$lab.ext4,format=raw,if=virtio,snapshot=on" \
 		-netdev "tap,id=n,ifname=tap$n,script=no,downscript=no" -device "virtio-net-pci,netdev=n,mac=52:54:00:00:77:1$n" \
 		-device virtio-rng-pci >"$log/node$n.log" 2>&1 </dev/null &
