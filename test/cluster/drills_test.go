@@ -35,8 +35,8 @@ var drills = []drill{
 		kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/nodens")
 		// A surge: the new pod exists before the old one goes.
 		waitFor(t, "new pod beside the old one", func() (bool, string) {
-			pods := kubectl(t, "-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=nodens", "--field-selector", "spec.nodeName=node1", "--no-headers")
-			return strings.Count(pods, "\n") == 2, pods
+			pods, err := podsOn("1", "--no-headers")
+			return err == nil && strings.Count(pods, "\n") == 2, pods
 		})
 		waitForRollout(t, "nodens")
 	}},
@@ -151,12 +151,20 @@ func restartContainers(t *testing.T, script string) {
 	}
 }
 
+// podsOn runs kubectl get for the pods of nodens on a node.
+func podsOn(node string, more ...string) (string, error) {
+	args := []string{"-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=nodens", "--field-selector", "spec.nodeName=node" + node}
+	return try(append(args, more...)...)
+}
+
 // restarts is how often the container of nodens on a node was restarted.
 func restarts(t *testing.T, node string) (n int) {
 	t.Helper()
-	out := kubectl(t, "-n", "kube-system", "get", "pod", "-l", "app.kubernetes.io/name=nodens", "--field-selector", "spec.nodeName=node"+node,
-		"-o", "jsonpath={.items[*].status.containerStatuses[0].restartCount}")
-	if _, err := fmt.Sscan(out, &n); err != nil {
+	out, err := podsOn(node, "-o", "jsonpath={.items[*].status.containerStatuses[0].restartCount}")
+	if err == nil {
+		_, err = fmt.Sscan(out, &n)
+	}
+	if err != nil {
 		t.Fatalf("restarts %q: %v", out, err)
 	}
 	return n
@@ -167,8 +175,7 @@ func ready(node string) bool {
 	if _, err := tryOnNode(node, "dig +short +time=2 +tries=1 @"+localIP+" www.example.test | grep -q 203.0.113.10"); err != nil {
 		return false
 	}
-	out, err := try("-n", "kube-system", "get", "pod", "-l", "app.kubernetes.io/name=nodens", "--field-selector", "spec.nodeName=node"+node,
-		"-o", "jsonpath={.items[*].status.containerStatuses[0].ready}")
+	out, err := podsOn(node, "-o", "jsonpath={.items[*].status.containerStatuses[0].ready}")
 	return err == nil && out == "true"
 }
 
