@@ -5,6 +5,7 @@
 # Kubernetes' end-to-end tests. Compiling both takes 15 CPU minutes the first time.
 set -eu
 . "$(dirname "$0")/env.sh"
+lock
 [ "$(id -u)" = 0 ] || { echo "the cluster needs root" >&2; exit 1; }
 export CGO_ENABLED=0
 kube=$bin/kube-$KUBE_VERSION version=k8s.io/component-base/version
@@ -26,7 +27,7 @@ e2e)
 	tools="dig:bind9-dnsutils curl:curl hostname:hostname nc.openbsd:netcat-openbsd" ;;
 esac
 packages=
-for want in ${tools:-} buildah:buildah busybox:busybox-static debootstrap:debootstrap mke2fs:e2fsprogs musl-gcc:musl-tools gcc:gcc openssl:openssl qemu-system-x86_64:qemu-system-x86 socat:socat unbound:unbound ip:iproute2 iptables:iptables; do
+for want in ${tools:-} buildah:buildah busybox:busybox-static debootstrap:debootstrap mke2fs:e2fsprogs musl-gcc:musl-tools gcc:gcc openssl:openssl sysctl:procps qemu-system-x86_64:qemu-system-x86 socat:socat unbound:unbound ip:iproute2 iptables:iptables; do
 	command -v "${want%%:*}" >/dev/null || packages="$packages ${want#*:}"
 done
 if [ -n "$packages" ]; then

@@ -6,7 +6,7 @@ set -eu
 start() { # start NAME COMMAND...
 	local name=$1
 	shift
-	setsid nohup ip netns exec "$CLUSTER_NS" "$@" >>"$log/$name.log" 2>&1 </dev/null &
+	setsid nohup ip netns exec "$CLUSTER_NS" "$@" >>"$log/$name.log" 2>&1 </dev/null 9>&- &
 	echo $! >"$run/$name.pid"
 }
 apiserver() {

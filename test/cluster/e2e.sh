@@ -38,6 +38,7 @@ run() { # run WAY [HELM OPTION...]
 		--set config.upstreamServers=__PILLAR__CLUSTER__DNS__ --wait --timeout 10m >>"$log/helm.log"
 	specs "$way-serial" "$SERIAL" "$SKIP"
 }
+lock
 rm -rf "$out"
 mkdir "$out"
 if [ "$WAYS" != up ]; then
@@ -56,10 +57,14 @@ for way in $WAYS; do
 done
 # A spec that did not run in one of the ways has a dash there.
 awk -v ways="$WAYS" '
+	$2 == "passed" { some[$1] = 1 }
 	{ result = sprintf("%s %d s", $2, $3); way = $1; $1 = $2 = $3 = ""; specs[$0]; results[way, $0] = result }
 	END {
 		n = split(ways, columns)
-		for (i = 1; i <= n; i++) printf "%-12s | ", columns[i]
+		for (i = 1; i <= n; i++) {
+			printf "%-12s | ", columns[i]
+			if (!some[columns[i]]) worse++
+		}
 		print "spec of Kubernetes '"$KUBE_VERSION"'"
 		for (s in specs) {
 			line = ""
@@ -71,5 +76,5 @@ awk -v ways="$WAYS" '
 			print line substr(s, 4) | "sort -t\"|\" -k" n + 1
 		}
 		close("sort -t\"|\" -k" n + 1)
-		exit worse > 0 || NR == 0
+		exit worse > 0
 	}' "$out/results"

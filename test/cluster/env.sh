@@ -3,14 +3,15 @@
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repo=$(cd "$here/../.." && pwd)
 : "${CLUSTER_DIR:=${XDG_CACHE_HOME:-$HOME/.cache}/nodens/cluster}" "${CLUSTER_NS:=nodens-cluster}"
-: "${KUBE_VERSION:=1.34.4}" "${OLD_COMMIT:=c003943}" # from which nodens is upgraded
-: "${NODES:=1 2}" "${VM_CPUS:=1}" "${VM_MEMORY:=1792}" # MiB
+: "${KUBE_VERSION:=1.34.4}"
+: "${VM_CPUS:=1}" "${VM_MEMORY:=1792}" # MiB
 : "${PROXY_MODE:=iptables}"           # of kube-proxy: iptables or nftables
 : "${CNI:=bridge}"                    # of the nodes: bridge, or flannel with the backend vxlan or host-gw
 : "${KERNEL:=6.1}"                    # of the nodes: the first two numbers of a version of Debian's kernel
 : "${GVISOR:=no}"                     # yes: the nodes have gVisor, as the runtime handler runsc
 : "${NODE_SEARCH=corp.example}"       # of the nodes' resolv.conf: names there exist, but are empty
 : "${FAMILY:=ipv4}"                   # the cluster's only address family: ipv4 or ipv6
+NODES="1 2" OLD_COMMIT=c003943        # from which nodens is upgraded
 # Node N has the address ${WORLD}N, and its pods those of ${POD_RANGE//@NODE@/N}.
 case $FAMILY in
 ipv4)
@@ -45,9 +46,16 @@ go_module() { # go_module kube|e2e: its folder, or a copy if go.mod names anothe
 	echo "$copy"
 }
 wait_for() { # wait_for SECONDS WHAT COMMAND...
-	local seconds=$1 what=$2
+	local seconds=$1 what=$2 end=$((SECONDS + $1))
 	shift 2
-	for _ in $(seq "$seconds"); do "$@" >/dev/null 2>&1 && return 0; sleep 1; done
-	echo "no $what after $seconds s" >&2
-	return 1
+	until "$@" >/dev/null 2>&1; do
+		[ $SECONDS -lt $end ] || { echo "no $what after $seconds s" >&2; return 1; }
+		sleep 1
+	done
+}
+lock() { # until this script and those that it calls end
+	[ -z "${LOCKED:-}" ] || return 0
+	exec 9>"$CLUSTER_DIR/lock"
+	flock -n 9 || { echo "another test runs in $CLUSTER_DIR" >&2; exit 1; }
+	export LOCKED=yes
 }

@@ -5,15 +5,15 @@
 # Kubernetes' end-to-end tests, e2e-dnsutils and e2e-agnhost.
 set -eu
 . "$(dirname "$0")/env.sh"
-export BUILDAH="buildah --root $CLUSTER_DIR/storage --runroot $CLUSTER_DIR/runroot --storage-driver vfs"
 which=" ${*:-pause client coredns node-cache nodens old} "
 tmp=$(mktemp -d)
+export BUILDAH="buildah --root $tmp/storage --runroot $tmp/runroot --storage-driver vfs"
 trap 'rm -rf "$tmp"' EXIT
 root=$tmp/root
 
 archive() { # archive IMAGE FILE
-	rm -f "$images/$2.tar"
-	$BUILDAH push -q "$1" "docker-archive:$images/$2.tar:$1"
+	$BUILDAH push -q "$1" "docker-archive:$tmp/archive:$1"
+	mv "$tmp/archive" "$images/$2.tar"
 }
 image() { # image NAME:TAG ENTRYPOINT [COMMAND]: of $root
 	printf 'FROM scratch\nCOPY root /\nENV PATH=/bin\nENTRYPOINT %s\n' "$2" >"$tmp/Dockerfile"

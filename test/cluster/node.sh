@@ -11,8 +11,9 @@ if [ ! -e "$disk" ] || [ "$rootfs/done" -nt "$disk" ]; then
 	mount /dev/vdb /lab
 	exec /lab/init
 	END
-	rm -f "$disk"
-	mke2fs -q -t ext4 -d "$rootfs" -E lazy_itable_init=1 "$disk" 6G
+	rm -f "$disk" "$disk.new"
+	mke2fs -q -t ext4 -d "$rootfs" -E lazy_itable_init=1 "$disk.new" 6G
+	mv "$disk.new" "$disk"
 fi
 rm -rf "$lab" "$lab.ext4"
 mkdir -p "$lab/bin"
@@ -27,19 +28,18 @@ printf '{"Network": "%s", "EnableNFTables": %s, "Backend": {"Type": "%s"}}' "$PO
 	"$([ "$PROXY_MODE" = nftables ] && echo true || echo false)" "$CNI" >"$lab/flannel.json"
 declare -p WORLD UPSTREAM BITS PODS POD_RANGE ANYWHERE IPTABLES PROXY_MODE CNI NODE_SEARCH >"$lab/env"
 # Importing the images here is much faster than on the emulated nodes.
-export lab rootfs images
+export lab rootfs images log
 unshare --mount --propagation private bash -eu <<'END'
 mkdir -p "$lab/images"
 mount --bind "$lab" "$rootfs/lab"
 mount --bind "$images" "$rootfs/lab/images"
 mount -t proc proc "$rootfs/proc"
 mount -t tmpfs run "$rootfs/run"
-chroot "$rootfs" containerd --root /lab/containerd --state /run/containerd >"$rootfs/run/log" 2>&1 &
+chroot "$rootfs" containerd --root /lab/containerd --state /run/containerd >"$log/import.log" 2>&1 &
+trap 'kill $!; wait $! || true' EXIT
 ctr() { chroot "$rootfs" ctr -n k8s.io "$@"; }
 until ctr version >/dev/null 2>&1; do kill -0 $!; sleep 0.1; done
 for i in "$images"/*.tar; do ctr images import "/lab/images/$(basename "$i")" >/dev/null; done
-kill $!
-wait $! || true
 END
 mke2fs -q -t ext4 -d "$lab" "$lab.ext4" 4G
 kernel=$(ls "$rootfs/boot/vmlinuz-$KERNEL."*) initrd=$(ls "$rootfs/boot/initrd.img-$KERNEL."*)
@@ -49,6 +49,6 @@ for n in $NODES; do
 		-append "console=ttyS0 quiet root=/dev/vda rw panic=-1 net.ifnames=0 mitigations=off init=/sbin/lab-init node=$n" \
 		-drive "file=$disk,format=raw,if=virtio,snapshot=on" -drive "file=$lab.ext4,format=raw,if=virtio,snapshot=on" \
 		-netdev "tap,id=n,ifname=tap$n,script=no,downscript=no" -device "virtio-net-pci,netdev=n,mac=52:54:00:00:77:1$n" \
-		-device virtio-rng-pci >"$log/node$n.log" 2>&1 </dev/null &
+		-device virtio-rng-pci >"$log/node$n.log" 2>&1 </dev/null 9>&- &
 	echo $! >"$run/node$n.pid"
 done

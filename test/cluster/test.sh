@@ -21,6 +21,7 @@ kernel) # the kernel answers, and a pod has gVisor
 *) echo "no CONFIG $CONFIG" >&2; exit 2 ;;
 esac
 . "$(dirname "$0")/env.sh"
+lock
 start=$SECONDS
 "$here/build.sh" "$([ "${E2E:-}" != yes ] || echo e2e)"
 echo "built after $((SECONDS - start)) s"
