@@ -26,7 +26,7 @@ type drill struct {
 	do            func(t *testing.T)
 	why           string // see row
 	killed        bool   // the container dies: glibc lookups may fail in the tier resilient
-	hung          bool   // the worker hangs: lookups may fail in the tier minimal
+	hung          bool   // the worker hangs: likewise, and all lookups in the tier minimal
 }
 
 var drills = []drill{
@@ -79,18 +79,23 @@ func TestDrills(t *testing.T) {
 		if !pattern.MatchString(d.name) {
 			continue
 		}
-		ok := t.Run(d.name, func(t *testing.T) {
+		t.Run(d.name, func(t *testing.T) {
+			defer func() {
+				if t.Failed() {
+					t.Log(describe())
+				}
+				if d.after != nil {
+					d.after(t)
+				}
+			}()
 			r := d.run(t)
 			rows = append(rows, r)
 			t.Logf("\n%s", table([]row{r}))
 			r.check(t)
-			if d.after != nil {
-				d.after(t)
+			if r.why != "" {
+				settle(t)
 			}
 		})
-		if !ok {
-			t.Log(describe())
-		}
 	}
 }
 
@@ -104,8 +109,8 @@ func (d drill) run(t *testing.T) row {
 	d.do(t)
 	all := endRound(t, clients)
 	r := row{drill: d.name, took: time.Since(start), all: all, why: d.why}
-	if d.killed && strings.Contains(*options, "tier=resilient") {
-		r.why, r.only = "glibc's lookups in flight fail if nodens is away for 5 s", "glibc"
+	if (d.killed || d.hung) && strings.Contains(*options, "tier=resilient") {
+		r.why, r.only = "glibc's lookups in flight fail if an answer is lost, or nodens is away for 5 s", "glibc"
 	}
 	if d.hung && strings.Contains(*options, "tier=minimal") {
 		r.why = "lookups time out until the supervisor kills the worker, after 3 s"
@@ -117,7 +122,11 @@ func (d drill) run(t *testing.T) row {
 func describe() string {
 	pods, _ := try("get", "pods", "-A", "-o", "wide")
 	events, _ := try("get", "events", "-A", "--field-selector", "type=Warning")
-	logs, _ := try("-n", "kube-system", "logs", "daemonset/nodens", "--tail=40", "--all-pods")
+	logs := ""
+	for _, l := range []string{"app.kubernetes.io/name=nodens", "k8s-app=node-local-dns"} {
+		out, _ := try("-n", "kube-system", "logs", "-l", l, "--tail=40", "--prefix", "--timestamps")
+		logs += out
+	}
 	return pods + events + logs
 }
 

@@ -87,13 +87,17 @@ func teardown(t *testing.T) {
 		t.Fatal(err)
 	}
 	image := regexp.MustCompile(`ghcr.io/nodens-dns/nodens:[0-9.]+`)
-	here := strings.ReplaceAll(image.ReplaceAllString(string(text), "localhost/nodens:1"), "169.254.20.10", localIP)
+	served := localIP
+	if os.Getenv("CLUSTER_DNS") == kubeDNS { // test.sh's minimal
+		served += "," + kubeDNS
+	}
+	here := strings.ReplaceAll(image.ReplaceAllString(string(text), "localhost/nodens:1"), "169.254.20.10", served)
 	file := lab.WriteFile(t, filepath.Join(t.TempDir(), "teardown.yaml"), here)
 	kubectl(t, "apply", "-f", file)
 	waitForRollout(t, "nodens-teardown")
 	kubectl(t, "delete", "-f", file)
 	for _, n := range nodes {
-		left := onNode(t, n, "ls /sys/fs/bpf/; ls -d /run/nodens 2>/dev/null; ip -o address show to "+localIP+"; nft list tables | grep nodens || true")
+		left := onNode(t, n, "ls /sys/fs/bpf/; ls -d /run/nodens 2>/dev/null; ip -o address show to "+localIP+"; ip -o address show to "+kubeDNS+"; nft list ruleset | grep nodens || true")
 		if strings.TrimSpace(left) != "" {
 			t.Errorf("left on node %s:\n%s", n, left)
 		}

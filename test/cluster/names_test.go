@@ -254,6 +254,11 @@ func (c client) lookup(t *testing.T, pod string, names ...string) map[string]str
 			all[name] += l.Err
 		}
 	}
+	for _, name := range names {
+		if _, ok := all[name]; !ok {
+			t.Fatalf("%s in %s does not print a line for %s:\n%s", c.libc, pod, name, out)
+		}
+	}
 	return all
 }
 

@@ -74,12 +74,18 @@ func TestPlugin(t *testing.T) {
 func testDoctor(t *testing.T, options ...string) {
 	t.Helper()
 	var diagnosis struct {
-		Nodes  int
-		Errors []any
+		Nodes    int
+		Findings []struct{ ID, Severity string }
+		Errors   []any
 	}
 	pluginJSON(t, &diagnosis, append(options, "doctor")...)
 	if diagnosis.Nodes != len(nodes) || len(diagnosis.Errors) > 0 {
 		t.Errorf("doctor: %+v", diagnosis)
+	}
+	for _, f := range diagnosis.Findings {
+		if f.Severity != "note" {
+			t.Errorf("doctor finds %+v", f)
+		}
 	}
 }
 

@@ -2,14 +2,16 @@ package cluster
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 )
 
-// peer is an address and port that a policy allows.
+// peer is an address or a prefix, and a port, that a policy allows.
 type peer struct{ address, port string }
 
 // agents install the rules of a policy on a pod's node: the pod may send to the peers and
@@ -79,7 +81,7 @@ func TestNetworkPolicies(t *testing.T) {
 	for _, ip := range strings.Fields(kubectl(t, "-n", "kube-system", "get", "pods", "-l", "k8s-app=kube-dns", "-o", "jsonpath={.items[*].status.podIP}")) {
 		kubeDNSOnly = append(kubeDNSOnly, peer{ip, "53"})
 	}
-	nodens := []peer{{localIP, "53"}, {kubeDNS, "53"}, {os.Getenv("WORLD") + node, "20053"}} // deploy/examples/policies
+	nodens := examplePeers(t)
 	// In the tier minimal nodens serves the cluster IP, too, see test.sh.
 	serves := cmp.Or(os.Getenv("CLUSTER_DNS"), localIP) == kubeDNS
 	for _, server := range []string{localIP, kubeDNS} {
@@ -100,13 +102,55 @@ func TestNetworkPolicies(t *testing.T) {
 				{"allows kube-dns and nodens", append(nodens, kubeDNSOnly...), true},
 			} {
 				t.Run(strings.Join([]string{a.name, tt.policy, "server " + server}, ", "), func(t *testing.T) {
+					defer func() { _, _ = tryOnNode(node, a.remove(p)) }() // what a failed installation has left, too
 					onNode(t, node, a.install(p, tt.peers))
-					defer onNode(t, node, a.remove(p))
 					p.wants(t, tt.want)
 				})
 			}
 		}
 	}
+}
+
+// examplePeers are the peers of the policy that docs/install.md recommends, with the
+// addresses of this cluster.
+func examplePeers(t *testing.T) (all []peer) {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/examples/policies/egress-to-nodens.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	world, bits := os.Getenv("WORLD"), "/32"
+	here := string(text)
+	if strings.Contains(localIP, ":") { // its nodes and its ClusterIP are of IPv4
+		bits = "/128"
+		here = strings.NewReplacer("192.168.0.0/16", `"`+world+`0/124"`, "10.96.0.10/32", `"`+kubeDNS+bits+`"`).Replace(here)
+	}
+	apply(t, here)
+	defer kubectl(t, "delete", "networkpolicy", "egress-to-nodens")
+	var policy struct {
+		Spec struct {
+			Egress []struct {
+				To    []struct{ IPBlock struct{ CIDR string } }
+				Ports []struct {
+					Port     int
+					Protocol string
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(kubectl(t, "get", "networkpolicy", "egress-to-nodens", "-o", "json")), &policy); err != nil {
+		t.Fatal(err)
+	}
+	for _, rule := range policy.Spec.Egress {
+		for _, to := range rule.To {
+			for _, port := range rule.Ports {
+				if cidr := to.IPBlock.CIDR; port.Protocol == "UDP" && strings.Contains(cidr, ":") == strings.Contains(localIP, ":") {
+					all = append(all, peer{cidr, strconv.Itoa(port.Port)})
+				}
+			}
+		}
+	}
+	return all
 }
 
 // startPoliced starts a pod whose stubs query only the server, once, and wait for 5 s.

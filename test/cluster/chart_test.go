@@ -46,10 +46,10 @@ func rights(t *testing.T, account, namespace string) (all []string) {
 // after a reboot of the node, the kubelet has not read the pod's ConfigMaps yet.
 var expected = regexp.MustCompile(`^(Unhealthy: Readiness probe failed|FailedMount: MountVolume.SetUp failed for volume "[^"]+" : object "kube-system"/"[^"]+" not registered$)`)
 
-// shared is how long the old pod of a rollout may exist after the new one is ready. Both
-// answer the probes of both, with 503 while they start or stop. The chart has
-// minReadySeconds 10 and terminationGracePeriodSeconds 30.
-const shared = time.Minute
+// starting is how long probes may fail after the container has started: until it is
+// ready, and while the old pod of a rollout exists, as both answer the probes of both. The
+// chart has minReadySeconds 10 and terminationGracePeriodSeconds 30.
+const starting = 2 * time.Minute
 
 // TestPods checks what kubelet and the API server have made of the chart.
 func TestPods(t *testing.T) {
@@ -81,6 +81,9 @@ func TestPods(t *testing.T) {
 		if p.Spec.Priority != 2000001000 { // of system-node-critical
 			t.Errorf("%s: priority %d", p.Metadata.Name, p.Spec.Priority)
 		}
+		if s := p.Status.ContainerStatuses; len(s) != 1 || !s[0].Ready {
+			t.Errorf("%s is not ready: %+v", p.Metadata.Name, s)
+		}
 		if c.LivenessProbe == nil || c.ReadinessProbe == nil {
 			t.Errorf("%s has no probe", p.Metadata.Name)
 		}
@@ -89,7 +92,7 @@ func TestPods(t *testing.T) {
 			t.Errorf("the start of %s logs %d lines, more than a screen:\n%s", p.Metadata.Name, lines, start)
 		}
 		for _, w := range warnings(t, p.Metadata.Name) {
-			if !expected.MatchString(w.Reason+": "+w.Message) || w.LastTimestamp.After(p.ready().Add(shared)) {
+			if !expected.MatchString(w.Reason+": "+w.Message) || w.LastTimestamp.After(p.started().Add(starting)) {
 				t.Errorf("warning of %s: %s: %s", p.Metadata.Name, w.Reason, w.Message)
 			}
 		}
@@ -113,21 +116,19 @@ type pod struct {
 		}
 	}
 	Status struct {
-		Conditions []struct {
-			Type               string
-			LastTransitionTime time.Time
+		ContainerStatuses []struct {
+			Ready bool
+			State struct{ Running struct{ StartedAt time.Time } }
 		}
 	}
 }
 
-// ready returns the time when the pod became ready. Earlier probes of the kubelet fail.
-func (p pod) ready() (at time.Time) {
-	for _, c := range p.Status.Conditions {
-		if c.Type == "Ready" {
-			at = c.LastTransitionTime
-		}
+// started returns when the container started. Zero: it does not run.
+func (p pod) started() time.Time {
+	for _, c := range p.Status.ContainerStatuses {
+		return c.State.Running.StartedAt
 	}
-	return at
+	return time.Time{}
 }
 
 type event struct {
