@@ -20,7 +20,7 @@ import (
 
 // newOptOut returns a function that reports whether the kernel may answer the pod
 // with a network namespace, whose number is that of IFLA_LINK_NETNSID. If some pods opt
-// out, it may not answer a pod that is not known yet.
+// out, it may not answer a pod whose name is not known.
 func newOptOut(p Plan) (allowed func(netns int) bool, err error) {
 	if len(p.OptOut) == 0 {
 		return p.optOut(nil), nil
@@ -35,13 +35,13 @@ func newOptOut(p Plan) (allowed func(netns int) bool, err error) {
 // optOut is the function of newOptOut. pods are those of podsByNetns.
 func (p Plan) optOut(pods map[int]config.PodName) (allowed func(netns int) bool) {
 	return func(netns int) bool {
-		pod, known := pods[netns]
-		return len(p.OptOut) == 0 || known && !slices.ContainsFunc(p.OptOut, func(n config.PodName) bool { return n.Covers(pod) })
+		pod := pods[netns]
+		return len(p.OptOut) == 0 || pod.Name != "" && !slices.ContainsFunc(p.OptOut, func(n config.PodName) bool { return n.Covers(pod) })
 	}
 }
 
 // podsByNetns returns the pods that have a process, by the number of their network
-// namespaces (IFLA_LINK_NETNSID).
+// namespaces (IFLA_LINK_NETNSID). The name of a pod without a directory of logs is empty.
 func podsByNetns(p Plan) (byNetns map[int]config.PodName, err error) {
 	kubepods := p.Kubepods
 	if kubepods == "" {

@@ -82,18 +82,18 @@ func (n nodeState) line(l netlink.Link) string {
 		name += " (" + pod.String() + ")"
 	}
 	leases, attached := n.Leases[a.Name]
-	_, known := n.pods[a.NetNsID]
 	switch {
 	case leases > 0:
 		return fmt.Sprintf("%s: the kernel answers %d addresses", name, leases)
 	case attached:
 		return fmt.Sprintf("%s: no lease; within %v nodens answered no UDP query of this pod from the cache that qualifies: over the pod's veth or bridge, to an address of bind or -localip, in a zone that the kernel answers", name, n.plan.Lease)
 	}
-	return name + ": nodens answers; " + n.whyNot(l.Type(), a.NetNsID, known)
+	return name + ": nodens answers; " + n.whyNot(l.Type(), a.NetNsID)
 }
 
 // whyNot says why the program is not on an interface.
-func (n nodeState) whyNot(kind string, netns int, known bool) string {
+func (n nodeState) whyNot(kind string, netns int) string {
+	pod, known := n.pods[netns]
 	switch {
 	case kind != "veth":
 		return "the kernel answers on veths only, and this is a " + kind + " device"
@@ -101,6 +101,8 @@ func (n nodeState) whyNot(kind string, netns int, known bool) string {
 		return fmt.Sprintf("because of opt_out nodens must know the pod: %v", n.err)
 	case !known && !n.allowed(netns):
 		return "because of opt_out nodens must know the pod, and it finds no process of the pod"
+	case pod.Name == "" && !n.allowed(netns):
+		return "because of opt_out nodens must know the pod's name, and " + n.plan.PodLogs + " has no directory of the pod's logs"
 	case !n.allowed(netns):
 		return "the pod opts out"
 	case len(n.Leases) >= MaxInterfaces:

@@ -15,8 +15,8 @@ import (
 // TestStatusLines: each reason for which the kernel does not answer on an interface has
 // its own line. The line names the pod if that is known.
 func TestStatusLines(t *testing.T) {
-	const known, unknown = 3, 4 // network namespaces
-	pods := map[int]config.PodName{known: {Namespace: "team-b", Name: "web-0"}}
+	const known, unknown, nameless = 3, 4, 5 // network namespaces
+	pods := map[int]config.PodName{known: {Namespace: "team-b", Name: "web-0"}, nameless: {}}
 	full := make(map[string]int64)
 	for i := range MaxInterfaces {
 		full[fmt.Sprintf("full%d", i)] = 1
@@ -34,13 +34,14 @@ func TestStatusLines(t *testing.T) {
 		{"netkit", "lxc1", unknown, nil, true, nil, "lxc1: nodens answers; the kernel answers on veths only, and this is a netkit device"},
 		{"veth", "cali1", known, nil, false, nil, "cali1 (team-b/web-0): nodens answers; the pod opts out"},
 		{"veth", "cali2", unknown, nil, false, nil, "cali2: nodens answers; because of opt_out nodens must know the pod, and it finds no process"},
+		{"veth", "cali2", nameless, nil, false, nil, "cali2: nodens answers; because of opt_out nodens must know the pod's name, and /var/log/pods has no"},
 		{"veth", "cali2", unknown, nil, false, errors.New("no kubepods"), "cali2: nodens answers; because of opt_out nodens must know the pod: no kubepods"},
 		{"veth", "cali2", unknown, full, true, nil, "cali2: nodens answers; the program is on 512 interfaces, the limit"},
 		{"veth", "cali2", unknown, map[string]int64{"cali1": 2}, true, nil, "cali2: nodens answers; the program is not attached yet, or attaching it failed (see the log)"},
 	} {
 		a := netlink.NewLinkAttrs()
 		a.Name, a.NetNsID = c.iface, c.netns
-		n := nodeState{State: State{Leases: c.leases}, plan: Plan{Lease: 5 * time.Second}, pods: pods, allowed: func(int) bool { return c.allowed }, err: c.err}
+		n := nodeState{State: State{Leases: c.leases}, plan: Plan{Lease: 5 * time.Second, PodLogs: "/var/log/pods"}, pods: pods, allowed: func(int) bool { return c.allowed }, err: c.err}
 		if got := n.line(&netlink.GenericLink{LinkAttrs: a, LinkType: c.kind}); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%q\nwant %q", got, c.want)
 		}
