@@ -205,9 +205,15 @@ func (s *Server) warnKernelZones() {
 	}
 }
 
-// fastpathOf returns the Fastpath of the bindings, nil if none has one, and the
-// addresses for which it answers.
-func fastpathOf(bindings []Binding) (fast Fastpath, addrs []netip.AddrPort) {
+// fastpathOf returns the Fastpath of the bindings, and the addresses for which it answers.
+// If no binding has one, it returns that of the listeners so far, which must then forget
+// its answers, or nil.
+func (s *Server) fastpathOf(bindings []Binding) (fast Fastpath, addrs []netip.AddrPort) {
+	for _, l := range s.listeners {
+		if l.fast != nil {
+			fast = l.fast
+		}
+	}
 	for _, b := range bindings {
 		if b.Fastpath != nil {
 			fast, addrs = b.Fastpath, append(addrs, b.Addr)

@@ -51,6 +51,31 @@ func TestTooManyKernelZones(t *testing.T) {
 	}
 }
 
+// listening is a Fastpath that records the addresses of the last Listen.
+type listening struct {
+	idleFastpath
+	addrs []netip.AddrPort
+}
+
+func (l *listening) Listen(addrs []netip.AddrPort) uint32 {
+	l.addrs = addrs
+	return 1
+}
+
+// TestLastKernelAddress: a configuration without addresses for the kernel ends its
+// answers, which are those of the previous one.
+func TestLastKernelAddress(t *testing.T) {
+	ts, fast := newTestServer(t, Config{}), new(listening)
+	for _, f := range []Fastpath{fast, nil} {
+		if err := ts.Apply(t.Context(), []Binding{{Addr: ts.addr, Fastpath: f}}); err != nil {
+			t.Fatal(err)
+		}
+		if (len(fast.addrs) > 0) != (f != nil) {
+			t.Errorf("fast path %v: the kernel answers for %v", f, fast.addrs)
+		}
+	}
+}
+
 // puts is a Fastpath that holds nothing. By type of the query, it records how long answers
 // may be used, and which counter of the normalize directive each had.
 type puts struct {

@@ -203,7 +203,7 @@ func (s *Server) Apply(ctx context.Context, bindings []Binding) error {
 	if err != nil {
 		return err
 	}
-	if fast, addrs := fastpathOf(bindings); fast != nil {
+	if fast, addrs := s.fastpathOf(bindings); fast != nil {
 		generation := fast.Listen(addrs) // before the new tables serve
 		for _, t := range tables {
 			t.generation = generation
