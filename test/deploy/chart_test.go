@@ -379,6 +379,7 @@ func TestBadValues(t *testing.T) {
 		"tier=resilient,config.extraServerBlocks=a. {\nfastpath {\nopt_out a\n}\n}":                          "finds the networks of pods, which needs tier full",
 		"tier=resilient,config.customConfig=. {\n  redirect on\n  fastpath {\n    opt_out a\n  }\n}":         "finds the networks of pods, which needs tier full",
 		"tier=full,fastpath.mode=on,config.customConfig=. {\n  errors\n  redirect\n}":                        "write the fastpath directive into config.customConfig",
+		"tier=full,fastpath.mode=on,config.extraServerBlocks=a. {\n  fastpath off\n}":                        "fastpath.mode is on, and config.extraServerBlocks has a fastpath directive, too",
 		"config.extraServerBlocks=a. {\n  fastpath\n}":                                                       "the fastpath directive in the Corefile needs BPF",
 		"redirect.mode=maybe":           `at '/redirect/mode': value must be one of '', 'off', 'auto', 'on'`,
 		"redirect.optOut={Kube_System}": `at '/redirect/optOut/0': 'Kube_System' does not match pattern`,
@@ -503,6 +504,7 @@ func TestValues(t *testing.T) {
 		"tier=full,fastpath.mode=auto,fastpath.optOut={a,b/c}":                                                                 "    fastpath auto {\n        opt_out a b/c\n    }\n",
 		"tier=full,redirect.mode=off,fastpath.mode=on,fastpath.optOut={a}":                                                     "    fastpath on {\n        opt_out a\n",
 		"tier=full,redirect.mode=off,config.customConfig=. {\n  cache\n  fastpath on {\n    entries 64\n    opt_out a\n  }\n}": "    opt_out a\n",
+		"tier=full,config.extraServerBlocks=example.org {\n  fastpath\n  bind 127.0.0.1\n}":                                    "  fastpath\n",
 		"config.extraServerBlocks=example.org { bind __PILLAR__LOCAL__DNS__}":                                                  "example.org {",
 	} {
 		t.Run(values, func(t *testing.T) {
@@ -512,6 +514,9 @@ func TestValues(t *testing.T) {
 			}
 			if p, _ := pod(t, all); mountsFile(p, "/var/log/pods") != strings.Contains(want, "opt_out") {
 				t.Errorf("/var/log/pods is mounted: %t", mountsFile(p, "/var/log/pods"))
+			}
+			if mark := get[*apps.DaemonSet](t, all).Spec.Template.Annotations["nodens/fastpath"]; (mark != "") != strings.Contains(values, "fastpath") {
+				t.Errorf("annotation nodens/fastpath: %q; turning the fast path on must replace the pods", mark)
 			}
 			if !strings.Contains(values, "extraServerBlocks") {
 				checkCorefile(t, all)

@@ -95,6 +95,13 @@ nodens pinned. */ -}}
 {{- if or (and (ne .Values.fastpath.mode "off") .Values.fastpath.optOut) (regexMatch "(?m)^[ \t]*fastpath([ \t]+(on|auto))?[ \t]*[{][^}]*\n[ \t]*opt_out[ \t]" $own) }}yes{{ end }}
 {{- end }}
 
+{{- /* Not empty if a fastpath directive turns the fast path on, for which nodens must be
+restarted. */ -}}
+{{- define "nodens.fastpath" -}}
+{{- $own := tpl (print .Values.config.customConfig "\n" .Values.config.extraServerBlocks) . }}
+{{- if or (ne .Values.fastpath.mode "off") (regexMatch "(?m)^[ \t]*fastpath[ \t]*(on|auto|$|#|[{])" $own) }}yes{{ end }}
+{{- end }}
+
 {{- /* Not empty if the cache is handed over to the next pod. */ -}}
 {{- define "nodens.snapshots" -}}
 {{- if and .Values.useHostNetwork .Values.config.cacheSnapshot }}yes{{ end }}

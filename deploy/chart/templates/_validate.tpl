@@ -42,9 +42,12 @@
 {{- if $c.customConfig }}
 {{- fail "fastpath.mode changes the generated Corefile only: write the fastpath directive into config.customConfig" }}
 {{- end }}
+{{- if regexMatch "(?m)^[ \t]*fastpath([ \t{#]|$)" (tpl $c.extraServerBlocks $) }}
+{{- fail (printf "fastpath.mode is %s, and config.extraServerBlocks has a fastpath directive, too: remove one of them" .mode) }}
 {{- end }}
 {{- end }}
-{{- if and (eq $tier "minimal") (regexMatch "(?m)^[ \t]*fastpath[ \t]*(on|auto|$|#|[{])" (tpl (print $c.customConfig "\n" $c.extraServerBlocks) .)) }}
+{{- end }}
+{{- if and (eq $tier "minimal") (include "nodens.fastpath" .) }}
 {{- fail "the fastpath directive in the Corefile needs BPF, which the tier minimal does not have: set tier to resilient or full" }}
 {{- end }}
 {{- if and (include "nodens.fastpathOptsOut" .) (ne $tier "full") }}
