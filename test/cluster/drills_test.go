@@ -25,7 +25,7 @@ type drill struct {
 	before, after func(t *testing.T) // not part of it; may be nil
 	do            func(t *testing.T)
 	why           string // see row
-	killed        bool   // the container dies: glibc lookups may fail in the tier resilient
+	killed        bool   // a process dies: glibc lookups may fail in the tier resilient
 	hung          bool   // the worker hangs: likewise, and all lookups in the tier minimal
 }
 
@@ -40,7 +40,7 @@ var drills = []drill{
 		})
 		waitForRollout(t, "nodens")
 	}},
-	{name: "kill -9 of the worker", do: func(t *testing.T) { replaceWorkers(t, "kill -9") }},
+	{name: "kill -9 of the worker", do: func(t *testing.T) { replaceWorkers(t, "kill -9") }, killed: true},
 	{name: "SIGSTOP of the worker", do: func(t *testing.T) { replaceWorkers(t, "kill -STOP") }, hung: true},
 	{name: "kill -9 of all processes", do: func(t *testing.T) {
 		restartContainers(t, "kill -9 $(pidof nodens)")
