@@ -35,11 +35,7 @@ func topCommand(e env) *cli.Command {
 		if err != nil {
 			return err
 		}
-		tokenFile := x.Status.TokenFile
-		if tokenFile != "" {
-			tokenFile = x.Path(tokenFile)
-		}
-		source, err := top.Daemon(x.Status.Address, tokenFile)
+		source, err := x.StateSource()
 		if err != nil {
 			return err
 		}

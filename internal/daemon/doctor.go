@@ -47,7 +47,7 @@ func (o *Options) DoctorConfig(warn func(error)) doctor.Config {
 	d.addRedirect(&c, cfg)
 	if plan := planFastpath(o, source{Config: cfg}); plan.Wanted() {
 		c.KernelAnswers = func(ctx context.Context) map[int]string {
-			lines, _ := fastpath.Status(plan, func() (fastpath.State, error) { return fastpathState(ctx, metricsAddr(cfg)) })
+			lines, _ := fastpath.Status(plan, func() (fastpath.State, error) { return o.fastpathState(ctx, cfg) })
 			return lines
 		}
 	}

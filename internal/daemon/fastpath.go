@@ -2,11 +2,14 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/fastpath"
 	"github.com/nodens-dns/nodens/internal/server"
+	"github.com/nodens-dns/nodens/internal/top"
 )
 
 // planFastpath returns the fast path that cfg wants. Its tables are part of the
@@ -63,13 +66,40 @@ func (d *daemon) startFastpath(ctx context.Context) error {
 
 func (d *daemon) closeFastpath(context.Context) error { return d.active.fast.Close() }
 
-// fastpathState returns what the running daemon exports.
-func fastpathState(ctx context.Context, addr string) (fastpath.State, error) {
+// fastpathState returns what the running daemon reports at -status-address or, if it does
+// not serve that, exports.
+func (o *Options) fastpathState(ctx context.Context, cfg *config.Config) (fastpath.State, error) {
+	source, err := o.StateSource()
+	if err == nil {
+		s, serr := top.First(ctx, source)
+		if serr == nil {
+			return fastpath.State{Loaded: s.Fastpath.State == "on", Leases: s.Fastpath.Interfaces}, nil
+		}
+		err = serr
+	}
+	s, merr := exportedFastpath(ctx, metricsAddr(cfg))
+	if merr != nil {
+		return s, fmt.Errorf("%w; %w", err, merr)
+	}
+	return s, nil
+}
+
+// StateSource returns the source of the running daemon's state.
+func (o *Options) StateSource() (top.Source, error) {
+	tokenFile := o.Status.TokenFile
+	if tokenFile != "" {
+		tokenFile = o.Path(tokenFile)
+	}
+	return top.Daemon(o.Status.Address, tokenFile)
+}
+
+// exportedFastpath returns what the running daemon exports in its metrics.
+func exportedFastpath(ctx context.Context, addr string) (fastpath.State, error) {
 	found, err := scrape(ctx, addr, "nodens_") // scrape fails if it finds none; some exist without the fast path
-	s := fastpath.State{Leases: make(map[string]int64)}
+	s := fastpath.State{Leases: make(map[string]uint64)}
 	for key, n := range found {
 		if name, label, _ := strings.Cut(key, " "); name == "nodens_kernel_leases" {
-			s.Leases[label] = n
+			s.Leases[label] = uint64(n)
 		} else if name == "nodens_kernel_passed_total" {
 			s.Loaded = true
 		}

@@ -50,9 +50,9 @@ note	-max-tcp-connections does not fit and is lowered; run nodens check with the
 	}
 }
 
-// TestFastpathState: nodens exports pass reasons once it has loaded the program, and leases of
+// TestExportedFastpath: nodens exports pass reasons once it has loaded the program, and leases of
 // the interfaces that have it.
-func TestFastpathState(t *testing.T) {
+func TestExportedFastpath(t *testing.T) {
 	const limit, passed = `nodens_limit{resource="misses"} 4778` + "\n", `nodens_kernel_passed_total{reason="no_lease"} 0` + "\n"
 	for _, c := range []struct {
 		metrics string
@@ -60,16 +60,42 @@ func TestFastpathState(t *testing.T) {
 	}{
 		{limit, fastpath.State{}},
 		{limit + passed, fastpath.State{Loaded: true}},
-		{limit + passed + `nodens_kernel_leases{interface="cali1"} 2` + "\n", fastpath.State{Loaded: true, Leases: map[string]int64{"cali1": 2}}},
+		{limit + passed + `nodens_kernel_leases{interface="cali1"} 2` + "\n", fastpath.State{Loaded: true, Leases: map[string]uint64{"cali1": 2}}},
 	} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, c.metrics) }))
-		got, err := fastpathState(t.Context(), strings.TrimPrefix(s.URL, "http://"))
+		got, err := exportedFastpath(t.Context(), strings.TrimPrefix(s.URL, "http://"))
 		s.Close()
 		if err != nil || got.Loaded != c.want.Loaded || !maps.Equal(got.Leases, c.want.Leases) {
 			t.Errorf("%s: %+v, %v, want %+v", c.metrics, got, err, c.want)
 		}
-		if _, err := fastpathState(t.Context(), strings.TrimPrefix(s.URL, "http://")); err == nil {
+		if _, err := exportedFastpath(t.Context(), strings.TrimPrefix(s.URL, "http://")); err == nil {
 			t.Error("no error without a daemon")
+		}
+	}
+}
+
+// TestFastpathState: status and doctor find out what the kernel answers without a
+// prometheus directive, and without -status-address from the metrics.
+func TestFastpathState(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text := `data: {"fastpath": {"state": "on", "interfaces": {"cali1": 2}}}` + "\n\n"
+		if r.URL.Path == "/metrics" {
+			text = `nodens_kernel_passed_total{reason="no_lease"} 0` + "\n" + `nodens_kernel_leases{interface="cali1"} 2` + "\n"
+		}
+		_, _ = io.WriteString(w, text)
+	}))
+	defer web.Close()
+	addr := strings.TrimPrefix(web.URL, "http://")
+	metrics := &config.Config{Blocks: []*config.Block{{Prometheus: &config.Prometheus{Addr: addr}}}}
+	for _, c := range []struct {
+		status string
+		cfg    *config.Config
+		ok     bool
+	}{{addr, new(config.Config), true}, {"", metrics, true}, {"", new(config.Config), false}} {
+		o := &Options{Status: StatusOptions{Address: c.status}}
+		got, err := o.fastpathState(t.Context(), c.cfg)
+		if (err == nil) != c.ok || c.ok && (!got.Loaded || got.Leases["cali1"] != 2) {
+			t.Errorf("status address %q, %d blocks: %+v, %v", c.status, len(c.cfg.Blocks), got, err)
 		}
 	}
 }

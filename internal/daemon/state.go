@@ -218,6 +218,7 @@ func (r *reporter) fastpath(m metrics, cfg *config.Config) state.Fastpath {
 	f := state.Fastpath{
 		Mode: string(cfg.Fastpath().Mode), State: "on",
 		Answers: m.sum("nodens_kernel_answers_total"), Leases: m.sum("nodens_kernel_leases"), Entries: m.sum("nodens_kernel_entries"),
+		Interfaces: m.sums("nodens_kernel_leases", "interface"),
 	}
 	switch {
 	case cfg.Fastpath().Mode == config.FastpathOff:

@@ -114,7 +114,7 @@ func (o *Options) PrintStatus(ctx context.Context, w io.Writer, printError func(
 	printLimits(ctx, w, cfg)
 	redirected, err := redirect.PrintStatus(w, o.Redirect.PinDir, cfg.Redirect().Mode == config.RedirectOn)
 	plan := fastpath.NewPlan(cfg, o.Redirect.Kubepods, o.Redirect.PodLogs)
-	answering := fastpath.PrintStatus(w, plan, func() (fastpath.State, error) { return fastpathState(ctx, metricsAddr(cfg)) })
+	answering := fastpath.PrintStatus(w, plan, func() (fastpath.State, error) { return o.fastpathState(ctx, cfg) })
 	return complete && redirected && answering, err
 }
 

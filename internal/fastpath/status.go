@@ -12,10 +12,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// State is what the running daemon exports.
+// State is what the running daemon reports.
 type State struct {
-	Loaded bool             // it has loaded the program
-	Leases map[string]int64 // nodens_kernel_leases: by interface that has the program
+	Loaded bool              // it has loaded the program
+	Leases map[string]uint64 // by interface that has the program
 }
 
 // PrintStatus prints what Status returns.
@@ -43,7 +43,7 @@ func Status(plan Plan, read func() (State, error)) (lines map[int]string, asWant
 	state, err := read()
 	switch {
 	case err != nil:
-		return map[int]string{0: fmt.Sprintf("unknown: cannot read nodens' metrics: %v", err)}, plan.Mode != config.FastpathOn
+		return map[int]string{0: fmt.Sprintf("unknown: cannot read nodens' state: %v", err)}, plan.Mode != config.FastpathOn
 	case !state.Loaded:
 		return map[int]string{0: "nodens answers all queries: it has not loaded the program (see its log)"}, plan.Mode != config.FastpathOn
 	case len(links) == 0:

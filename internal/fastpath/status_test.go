@@ -17,27 +17,27 @@ import (
 func TestStatusLines(t *testing.T) {
 	const known, unknown, nameless = 3, 4, 5 // network namespaces
 	pods := map[int]config.PodName{known: {Namespace: "team-b", Name: "web-0"}, nameless: {}}
-	full := make(map[string]int64)
+	full := make(map[string]uint64)
 	for i := range MaxInterfaces {
 		full[fmt.Sprintf("full%d", i)] = 1
 	}
 	for _, c := range []struct {
 		kind, iface string
 		netns       int
-		leases      map[string]int64
+		leases      map[string]uint64
 		allowed     bool
 		err         error
 		want        string
 	}{
-		{"veth", "cali1", known, map[string]int64{"cali1": 2, "cali2": 0}, true, nil, "cali1 (team-b/web-0): the kernel answers 2 addresses"},
-		{"veth", "cali2", unknown, map[string]int64{"cali1": 2, "cali2": 0}, true, nil, "cali2: no lease; within 5s nodens answered no UDP query"},
+		{"veth", "cali1", known, map[string]uint64{"cali1": 2, "cali2": 0}, true, nil, "cali1 (team-b/web-0): the kernel answers 2 addresses"},
+		{"veth", "cali2", unknown, map[string]uint64{"cali1": 2, "cali2": 0}, true, nil, "cali2: no lease; within 5s nodens answered no UDP query"},
 		{"netkit", "lxc1", unknown, nil, true, nil, "lxc1: nodens answers; the kernel answers on veths only, and this is a netkit device"},
 		{"veth", "cali1", known, nil, false, nil, "cali1 (team-b/web-0): nodens answers; the pod opts out"},
 		{"veth", "cali2", unknown, nil, false, nil, "cali2: nodens answers; because of opt_out nodens must know the pod, and it finds no process"},
 		{"veth", "cali2", nameless, nil, false, nil, "cali2: nodens answers; because of opt_out nodens must know the pod's name, and /var/log/pods has no"},
 		{"veth", "cali2", unknown, nil, false, errors.New("no kubepods"), "cali2: nodens answers; because of opt_out nodens must know the pod: no kubepods"},
 		{"veth", "cali2", unknown, full, true, nil, "cali2: nodens answers; the program is on 512 interfaces, the limit"},
-		{"veth", "cali2", unknown, map[string]int64{"cali1": 2}, true, nil, "cali2: nodens answers; the program is not attached yet, or attaching it failed (see the log)"},
+		{"veth", "cali2", unknown, map[string]uint64{"cali1": 2}, true, nil, "cali2: nodens answers; the program is not attached yet, or attaching it failed (see the log)"},
 	} {
 		a := netlink.NewLinkAttrs()
 		a.Name, a.NetNsID = c.iface, c.netns

@@ -109,6 +109,8 @@ type Fastpath struct {
 	Answers uint64 `json:"answers"` // queries that the kernel answered
 	Leases  uint64 `json:"leases"`  // clients that the kernel may answer
 	Entries uint64 `json:"entries"` // answers in the kernel's table
+	// Interfaces has the leases by interface that has the program.
+	Interfaces map[string]uint64 `json:"interfaces"`
 }
 
 // TopLists has the most frequent values of one window, the most frequent first. The lists

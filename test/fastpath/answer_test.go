@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -73,9 +74,12 @@ func TestStatus(t *testing.T) {
 	d := n.start(t, 2, "fastpath on {", "lease 30s", "}")
 	n.warm(t, n.routed, vip4+":53", "name.example.")
 	n.statusHas(t, d, nil, "cali1: the kernel answers 1 addresses", "veth1: no lease")
+	bare := filepath.Join(t.TempDir(), "Corefile") // status needs no metrics
+	lab.ReplaceFile(t, bare, strings.Replace(corefileWith("fastpath on"), "prometheus "+metrics, "", 1))
+	n.statusHas(t, d, []string{"-conf", bare}, "cali1: the kernel answers 1 addresses", "veth1: no lease")
 	d.Kill()
 	<-d.Done()
-	n.statusHas(t, d, nil, "unknown: cannot read nodens' metrics")
+	n.statusHas(t, d, nil, "unknown: cannot read nodens' state")
 }
 
 // statusHas runs nodens status and checks what it says about the fast path.
