@@ -109,7 +109,8 @@ const (
 	fastPassReasonPASS_TOO_LARGE  fastPassReason = 6
 	fastPassReasonPASS_CHANGED    fastPassReason = 7
 	fastPassReasonPASS_FAILED     fastPassReason = 8
-	fastPassReasonFAST_PASS_COUNT fastPassReason = 9
+	fastPassReasonPASS_LOST       fastPassReason = 9
+	fastPassReasonFAST_PASS_COUNT fastPassReason = 10
 )
 
 type fastSettings struct {

@@ -43,8 +43,8 @@ func (c *FastCounts) Add(o *FastCounts) {
 	}
 }
 
-// PassReasons are the labels of the reasons why the program passes DNS queries, in
-// the order of Passed.
+// PassReasons are the labels of the reasons why the program does not answer DNS queries,
+// in the order of Passed.
 func PassReasons() []string {
 	return []string{
 		fastPassReasonPASS_NO_LEASE - 1:  "no_lease",
@@ -55,11 +55,12 @@ func PassReasons() []string {
 		fastPassReasonPASS_TOO_LARGE - 1: "too_large",
 		fastPassReasonPASS_CHANGED - 1:   "changed",
 		fastPassReasonPASS_FAILED - 1:    "failed",
+		fastPassReasonPASS_LOST - 1:      "lost",
 	}
 }
 
-// Passed returns how many DNS queries the program has passed to the daemon, by
-// reason.
+// Passed returns how many DNS queries the program has not answered, by reason. It has
+// passed them to the daemon, but for those that are lost.
 func (f *Fastpath) Passed() ([]uint64, error) {
 	n := make([]uint64, fastPassReasonFAST_PASS_COUNT-1)
 	for i := range n {

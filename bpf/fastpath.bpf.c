@@ -303,37 +303,40 @@ static __always_inline int same_key(struct scratch *s)
 	return !differs;
 }
 
-/* Copies the cell of the key and decides whether to answer from it. */
+/* Copies the cell of the key and decides whether its answer may be used. */
 __attribute__((noinline)) int take_cell(__u32 number, __u64 now)
 {
 	struct scratch *s = scratch();
 	__u32 index = number & ~LARGE_CELL, zero = 0, generation;
 	struct settings *set = bpf_map_lookup_elem(&control, &zero);
-	struct cell_head *live;
-	int whole;
 
 	if (!s || !set)
 		return PASS_FAILED;
 	/* Read before the cell: a reload makes the cells of its predecessor invalid. */
 	generation = *(volatile __u32 *)&set->generation;
-	if (number & LARGE_CELL) {
-		whole = copy_large(index);
-		live = bpf_map_lookup_elem(&large_cells, &index);
-	} else {
-		whole = copy_small(index);
-		live = bpf_map_lookup_elem(&small_cells, &index);
-	}
-	if (!whole)
+	if (!(number & LARGE_CELL ? copy_large(index) : copy_small(index)))
 		return PASS_CHANGED;
-	if (!live || !same_key(s) || s->cell.generation != generation)
+	if (!same_key(s) || s->cell.generation != generation)
 		return PASS_NOT_FOUND;
-	if (now >= s->cell.expires)
-		return PASS_EXPIRED;
-	if (now >= s->cell.refresh_at && __sync_val_compare_and_swap(&live->refreshing, 0, 1) == 0)
-		return PASS_REFRESH;
-	if (s->sampled) /* an update that is lost does not matter */
-		live->hits += 8;
-	return FAST_ANSWERED;
+	return now >= s->cell.expires ? PASS_EXPIRED : FAST_ANSWERED;
+}
+
+/* The cell itself, not the copy: for hits and refreshing. */
+static __always_inline struct cell_head *live_cell(__u32 number)
+{
+	__u32 index = number & ~LARGE_CELL;
+
+	if (number & LARGE_CELL)
+		return bpf_map_lookup_elem(&large_cells, &index);
+	return bpf_map_lookup_elem(&small_cells, &index);
+}
+
+/* Reports true to one query only: it goes to the daemon, which refreshes the answer. */
+__attribute__((noinline)) int claim_refresh(__u32 number)
+{
+	struct cell_head *live = live_cell(number);
+
+	return live && __sync_val_compare_and_swap(&live->refreshing, 0, 1) == 0;
 }
 
 /* Lowers the TTLs by age seconds. Returns what this adds to the sum of the body. */
@@ -393,13 +396,16 @@ static __always_inline __u32 append_opt(struct scratch *s, __u32 len)
 	return (sum & 0xff) << 8 | sum >> 8;
 }
 
-/* Counts a sampled answer for its client. */
-__attribute__((noinline)) int count_client(void)
+/* Counts a sampled answer for its cell and its client. */
+__attribute__((noinline)) int count_sample(__u32 number)
 {
+	struct cell_head *live = live_cell(number);
 	struct scratch *s = scratch();
 	struct lease_hits *hits;
 	__u32 list, lease;
 
+	if (live) /* an update that is lost does not matter */
+		live->hits += 8;
 	if (!s)
 		return 0;
 	lease = s->lease;
@@ -464,13 +470,18 @@ __attribute__((noinline)) int note(void)
 	return 0;
 }
 
-static __always_inline int pass(enum pass_reason why)
+static __always_inline void count_reason(enum pass_reason why)
 {
 	__u32 key = why;
 	__u64 *n = bpf_map_lookup_elem(&passed, &key);
 
 	if (n)
 		(*n)++;
+}
+
+static __always_inline int pass(enum pass_reason why)
+{
+	count_reason(why);
 	note();
 	return TCX_NEXT;
 }
@@ -612,26 +623,30 @@ static __always_inline __u32 read_question(struct __sk_buff *skb, struct scratch
 	return len;
 }
 
-/* Writes the reply, len bytes of body, and sends it into the pod. sum is the
- * difference of the UDP payload. */
-static __always_inline int send(struct __sk_buff *skb, struct scratch *s, int v6, __u32 question, __u32 len, __u32 sum)
+/* Writes the reply, len bytes of body from cell number, counts it and sends it into
+ * the pod. sum is the difference of the UDP payload. */
+static __always_inline int send(struct __sk_buff *skb, struct scratch *s, int v6, __u32 number, __u32 question,
+				__u32 len, __u32 sum)
 {
-	const __u32 udp = L2_LEN + (v6 ? 40 : 20), csum = udp + 6;
-	__u32 off = udp + UDP_LEN + DNS_LEN + question;
+	const __u32 udp = L2_LEN + (v6 ? 40 : 20), csum = udp + 6, dns = udp + UDP_LEN;
+	__u32 off = dns + DNS_LEN + question, query = skb->len - dns;
 	__u16 before = get16(s->head + udp + 4);
 	__u16 after = bpf_htons(off + len - udp);
 
 	turn_headers(s, v6, off + len - udp);
 	if (bpf_skb_change_tail(skb, off + len, 0))
 		return pass(PASS_FAILED); /* nothing is written yet */
-	if (bpf_skb_store_bytes(skb, 0, s->head, udp + UDP_LEN + DNS_LEN, 0))
-		return TC_ACT_SHOT;
 	len &= 1023;
-	if (len && bpf_skb_store_bytes(skb, off, s->data, len, 0))
+	if (bpf_skb_store_bytes(skb, 0, s->head, dns + DNS_LEN, 0) ||
+	    (len && bpf_skb_store_bytes(skb, off, s->data, len, 0)) ||
+	    bpf_l4_csum_replace(skb, csum, before, after, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0 | 2) ||
+	    bpf_l4_csum_replace(skb, csum, 0, sum + (~before & 0xffff) + after, BPF_F_MARK_MANGLED_0)) {
+		count_reason(PASS_LOST);
 		return TC_ACT_SHOT;
-	if (bpf_l4_csum_replace(skb, csum, before, after, BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0 | 2) ||
-	    bpf_l4_csum_replace(skb, csum, 0, sum + (~before & 0xffff) + after, BPF_F_MARK_MANGLED_0))
-		return TC_ACT_SHOT;
+	}
+	if (s->sampled)
+		count_sample(number);
+	count_answer(s, v6, query, off + len - dns);
 	/* On a port of a bridge the query is for another MAC address. Before Linux 6.15
 	 * redirect_peer does not correct the type, and the pod would drop the reply. */
 	if (skb->pkt_type != PACKET_HOST)
@@ -681,6 +696,8 @@ static __always_inline int answer(struct __sk_buff *skb, struct scratch *s, cons
 	}
 	if (reply > limit || len > LARGE_DATA)
 		return pass(PASS_TOO_LARGE);
+	if (now >= s->cell.refresh_at && claim_refresh(number - 1))
+		return pass(PASS_REFRESH);
 	sum = s->cell.body_sum + (~s->opt_sum & 0xffff) + (~(s->opt_sum >> 16) & 0xffff);
 	if (s->cell.born && now > s->cell.born)
 		sum += age_ttls((now - s->cell.born) / 1000000000);
@@ -693,10 +710,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct scratch *s, cons
 	if (name & 1)
 		sum = (sum & 0xff) << 8 | sum >> 8;
 	sum += turn_dns(s, s->head + dns);
-	if (s->sampled)
-		count_client();
-	count_answer(s, v6, skb->len - dns, reply);
-	return send(skb, s, v6, name + 4, len, sum);
+	return send(skb, s, v6, number - 1, name + 4, len, sum);
 }
 
 SEC("tcx/ingress")

@@ -72,18 +72,22 @@ type Fastpath struct {
 // OpenFastpath loads the program and makes its tables. It attaches nothing. The
 // error wraps ErrPermission or ErrKernel if the node lacks something.
 func OpenFastpath(cfg FastpathConfig) (*Fastpath, error) {
+	spec, err := loadFast()
+	if err != nil {
+		return nil, fmt.Errorf("fast path: %w", err)
+	}
+	return openFastpath(cfg, spec)
+}
+
+func openFastpath(cfg FastpathConfig, spec *ebpf.CollectionSpec) (*Fastpath, error) {
 	f := &Fastpath{links: make(map[int]link.Link)}
-	if err := f.open(cfg); err != nil {
+	if err := f.open(cfg, spec); err != nil {
 		return nil, errors.Join(fmt.Errorf("fast path: %w", err), f.Close())
 	}
 	return f, nil
 }
 
-func (f *Fastpath) open(cfg FastpathConfig) error {
-	spec, err := loadFast()
-	if err != nil {
-		return err
-	}
+func (f *Fastpath) open(cfg FastpathConfig, spec *ebpf.CollectionSpec) error {
 	seed := rand.Uint64()
 	spec.Maps[fastMapSmallCells].MaxEntries = uint32(cfg.Entries)
 	spec.Maps[fastMapLargeCells].MaxEntries = uint32(cfg.large())

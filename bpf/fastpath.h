@@ -36,6 +36,7 @@ enum pass_reason {
 	PASS_TOO_LARGE,
 	PASS_CHANGED,
 	PASS_FAILED,
+	PASS_LOST, /* writing the reply failed: the query is dropped */
 	FAST_PASS_COUNT,
 };
 

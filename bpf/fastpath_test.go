@@ -24,8 +24,15 @@ const maxVerified = 150_000
 
 func openTestFastpath(t testing.TB, entries int) *Fastpath {
 	t.Helper()
+	spec, err := loadFast()
+	check(t, err)
+	return openTestSpec(t, entries, spec)
+}
+
+func openTestSpec(t testing.TB, entries int, spec *ebpf.CollectionSpec) *Fastpath {
+	t.Helper()
 	lab.NeedRoot(t)
-	f, err := OpenFastpath(FastpathConfig{Entries: entries})
+	f, err := openFastpath(FastpathConfig{Entries: entries}, spec)
 	if errors.Is(err, ErrKernel) && beforeLinux(t, 6, 6) {
 		t.Skip("the fast path needs Linux 6.6")
 	}
@@ -535,6 +542,7 @@ func checksumsHold(f []byte) bool {
 
 const (
 	tcNext     = ^uint32(0)
+	tcShot     = 2
 	tcRedirect = 7
 )
 

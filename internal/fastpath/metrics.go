@@ -33,7 +33,7 @@ func newCollector(c *Controller) *collector {
 		answers: prometheus.NewDesc("nodens_kernel_answers_total",
 			"Queries that the kernel answered on pods' interfaces. They are part of coredns_dns_requests_total.", nil, nil),
 		passed: prometheus.NewDesc("nodens_kernel_passed_total",
-			"DNS queries on pods' interfaces that the kernel passed, by reason. Some are for other servers.", []string{"reason"}, nil),
+			"DNS queries on pods' interfaces that the kernel passed, or dropped as lost, by reason. Some are for other servers.", []string{"reason"}, nil),
 		leases:     gauge("nodens_kernel_leases", "Clients that the kernel may answer now, by the host's end of the pod's veth.", "interface"),
 		entries:    gauge("nodens_kernel_entries", "Answers in the kernel's table."),
 		interfaces: gauge("nodens_kernel_interfaces", "Interfaces of pods on which the kernel answers."),
