@@ -38,6 +38,7 @@ type api struct {
 	daemonSets []appsv1.DaemonSet
 	secrets    map[string]map[string][]byte
 	configMaps map[string]map[string]string
+	services   map[string]corev1.ServiceSpec
 	deleted    []string
 	// answers is what the command of exec, or the path of the proxy, of a pod returns.
 	answers map[string]string
@@ -96,7 +97,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path = append(path[4:], "", "", "")
 	resource, name, sub := path[0], path[1], path[2]
 	right := strings.TrimSuffix(resource+"/"+sub, "/")
-	if sub != "" || resource == "secrets" {
+	if sub != "" || slices.Contains([]string{"secrets", "configmaps", "services"}, resource) {
 		if !slices.Contains(a.rights, right) {
 			a.fail(w, apierrors.NewForbidden(schema.GroupResource{Resource: right}, name, nil))
 			return
@@ -115,7 +116,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *api) fail(w http.ResponseWriter, err *apierrors.StatusError) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(int(err.Status().Code))
-	_ = json.NewEncoder(w).Encode(err.Status())
+	err.ErrStatus.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"} // or the client ignores the message
+	_ = json.NewEncoder(w).Encode(err.ErrStatus)
 }
 
 // object serves objects without a subresource.
@@ -158,6 +160,13 @@ func (a *api) object(w http.ResponseWriter, r *http.Request, resource, name stri
 		answer = &appsv1.DaemonSetList{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSetList"}, Items: a.daemonSets}
 	case resource == "secrets":
 		answer = &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, Data: a.secrets[name]}
+	case resource == "services":
+		spec, ok := a.services[name]
+		if !ok {
+			a.fail(w, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name))
+			return
+		}
+		answer = &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kube-system"}, Spec: spec}
 	case resource == "configmaps" && a.configMaps[name] == nil:
 		a.fail(w, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, name))
 		return

@@ -62,6 +62,9 @@ type observation struct {
 	Nodes []string `json:"nodes"`
 }
 
+// wholeCluster stands for the nodes of an observation of the cluster.
+var wholeCluster = []string{"cluster"}
+
 // diagnosis is the merged report.
 type diagnosis struct {
 	Nodes      int             `json:"nodes"`
@@ -164,15 +167,18 @@ func (d diagnosis) write(w io.Writer, wide bool) error {
 	for _, e := range d.Errors {
 		fmt.Fprintf(&b, "%s: no report: %s\n", d.nodes(e.Nodes), e.What)
 	}
+	hidden := false
 	for _, u := range d.Unexamined {
-		if wide {
-			fmt.Fprintf(&b, "%s: not examined: %s\n", d.nodes(u.Nodes), u.What)
+		if !wide && !slices.Equal(u.Nodes, wholeCluster) {
+			hidden = true
+			continue
 		}
+		fmt.Fprintf(&b, "%s: not examined: %s\n", d.nodes(u.Nodes), u.What)
 	}
 	b.WriteString(count(d.Nodes, "node") + ", " + count(len(d.Findings), "finding"))
 	if n := len(d.Unexamined); n > 0 {
 		b.WriteString(", " + count(n, "thing") + " could not be examined")
-		if !wide {
+		if hidden {
 			b.WriteString(" (-o wide lists them)")
 		}
 	}

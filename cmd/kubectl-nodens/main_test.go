@@ -144,6 +144,8 @@ func TestDoctor(t *testing.T) {
 		return fmt.Sprintf(`{"facts":[],"findings":[%s],"unexamined":[]}`, strings.Join(findings, ","))
 	}
 	a := newAPI(t, "pods/exec")
+	a.coreDNSPod()
+	a.pods["coredns"].Spec.Volumes = nil // without a Corefile
 	a.status = 1
 	for i, node := range []string{"node1", "node2"} {
 		a.nodensPod(node)
@@ -376,7 +378,7 @@ func daemonSet(args ...string) appsv1.DaemonSet {
 }
 
 func TestUpgradeCheck(t *testing.T) {
-	a := newAPI(t)
+	a := newAPI(t, "configmaps")
 	good := ".:53 {\n bind __PILLAR__LOCAL__DNS__\n cache 30\n forward . __PILLAR__CLUSTER__DNS__\n}\n"
 	a.configMaps = map[string]map[string]string{"nodens": {"Corefile.base": good}}
 	a.daemonSets = []appsv1.DaemonSet{daemonSet("-localip", "169.254.20.10", "-basecorefile=/etc/coredns/Corefile.base")}

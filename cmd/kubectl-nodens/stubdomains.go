@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"path"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/state"
@@ -29,16 +32,22 @@ const (
 func (c *cluster) addStubDomains(ctx context.Context, d *diagnosis, pods []corev1.Pod) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	zones, configMaps, err := c.coreDNSZones(ctx)
+	flags := flagsOf(pods[0].Spec)
+	name := cmp.Or(flags["upstreamsvc"], "kube-dns") // the flag's default
+	service, serr := c.client.CoreV1().Services(pods[0].Namespace).Get(ctx, name, metav1.GetOptions{})
+	if serr != nil {
+		service = &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	zones, configMaps, err := c.coreDNSZones(ctx, service, serr)
 	if err == nil && len(zones) > 0 {
 		var s *state.State
 		if s, err = c.anyState(ctx, pods); err == nil {
-			zones = bypassed(zones, s)
+			zones = bypassed(zones, s, flags["cluster-domain"], service.Spec.ClusterIPs)
 		}
 	}
 	switch {
 	case err != nil:
-		d.Unexamined = append(d.Unexamined, observation{"the stub domains of CoreDNS: " + sentence(err), []string{"cluster"}})
+		d.Unexamined = append(d.Unexamined, observation{"the stub domains of CoreDNS: " + sentence(err), wholeCluster})
 	case len(zones) > 0:
 		d.Findings = append(d.Findings, mergedFinding{
 			ID: "stub-domain-bypassed", Severity: "warning",
@@ -57,14 +66,35 @@ func nodesOf(pods []corev1.Pod) (names []string) {
 	return names
 }
 
+// coreDNSPod returns a pod that service selects. If service has no selector or could not
+// be read, for the reason serr, it returns one with the labels that installers use.
+func (c *cluster) coreDNSPod(ctx context.Context, service *corev1.Service, serr error) (*corev1.Pod, error) {
+	namespace, selector := service.Namespace, labels.Set(service.Spec.Selector).String()
+	if selector == "" { // this would select all pods
+		namespace, selector = coreDNSNamespace, coreDNSSelector
+	}
+	list, err := c.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector, Limit: 1})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(list.Items) > 0:
+		return &list.Items[0], nil
+	}
+	do := "compare CoreDNS's Corefile with nodens's yourself, see docs/install.md"
+	if forbidden(serr) {
+		do = "allow get of services, so that Service " + service.Name + " shows where CoreDNS is"
+	}
+	return nil, fmt.Errorf("no pod in namespace %s has the labels %s: %s", namespace, selector, do)
+}
+
 // coreDNSZones returns the zones of CoreDNS's Corefile and the ConfigMaps that it
-// mounts: none if no pod has a Corefile.
-func (c *cluster) coreDNSZones(ctx context.Context) (zones, configMaps []string, err error) {
-	list, err := c.client.CoreV1().Pods(coreDNSNamespace).List(ctx, metav1.ListOptions{LabelSelector: coreDNSSelector, Limit: 1})
-	if err != nil || len(list.Items) == 0 {
+// mounts: none if its pod has no Corefile. See coreDNSPod for service and serr.
+func (c *cluster) coreDNSZones(ctx context.Context, service *corev1.Service, serr error) (zones, configMaps []string, err error) {
+	pod, err := c.coreDNSPod(ctx, service, serr)
+	if err != nil {
 		return nil, nil, err
 	}
-	files, configMaps, err := c.mountedFiles(ctx, list.Items[0].Spec)
+	files, configMaps, err := c.mountedFiles(ctx, pod)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -80,15 +110,15 @@ func (c *cluster) coreDNSZones(ctx context.Context) (zones, configMaps []string,
 
 // mountedFiles returns the files of all ConfigMaps that the first container mounts, from
 // the root, and the names of the ConfigMaps. It skips optional ones that do not exist.
-func (c *cluster) mountedFiles(ctx context.Context, spec corev1.PodSpec) (files fstest.MapFS, names []string, err error) {
+func (c *cluster) mountedFiles(ctx context.Context, pod *corev1.Pod) (files fstest.MapFS, names []string, err error) {
 	files = make(fstest.MapFS)
-	for _, m := range spec.Containers[0].VolumeMounts {
-		i := slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
-		if i < 0 || spec.Volumes[i].ConfigMap == nil {
+	for _, m := range pod.Spec.Containers[0].VolumeMounts {
+		i := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+		if i < 0 || pod.Spec.Volumes[i].ConfigMap == nil {
 			continue
 		}
-		of := spec.Volumes[i].ConfigMap
-		cm, err := c.client.CoreV1().ConfigMaps(coreDNSNamespace).Get(ctx, of.Name, metav1.GetOptions{})
+		of := pod.Spec.Volumes[i].ConfigMap
+		cm, err := c.client.CoreV1().ConfigMaps(pod.Namespace).Get(ctx, of.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) && of.Optional != nil && *of.Optional {
 			continue
 		}
@@ -117,8 +147,9 @@ func (c *cluster) anyState(ctx context.Context, pods []corev1.Pod) (s *state.Sta
 }
 
 // bypassed returns those of CoreDNS's zones whose names nodens looks up in its zone ".".
-// It returns none if that zone and the reverse zones share an upstream: this is CoreDNS.
-func bypassed(zones []string, s *state.State) []string {
+// It returns none if that zone forwards to the cluster's DNS: to one of clusterIPs, or to
+// an upstream of the zone that has the names of the cluster domain, which is "" if unknown.
+func bypassed(zones []string, s *state.State, domain string, clusterIPs []string) []string {
 	own := make(map[string][]string) // addresses of upstreams by zone of nodens
 	for _, z := range s.Zones {
 		own[z.Name] = nil
@@ -128,16 +159,25 @@ func bypassed(zones []string, s *state.State) []string {
 			own[zone] = append(own[zone], u.Address)
 		}
 	}
-	if slices.ContainsFunc(own["."], func(a string) bool { return slices.Contains(own["in-addr.arpa."], a) }) {
+	zoneOf := func(name string) string {
+		for name != "" {
+			if _, ok := own[name]; ok {
+				return name
+			}
+			_, name, _ = strings.Cut(name, ".")
+		}
+		return "."
+	}
+	home := zoneOf(strings.ToLower(strings.TrimSuffix(cmp.Or(domain, "in-addr.arpa"), ".")) + ".")
+	if domain == "" && home == "." {
+		home = zoneOf("cluster.local.") // not each Corefile has reverse zones
+	}
+	cluster := own[home]
+	for _, ip := range clusterIPs { // with kubernetes_endpoints, home has other addresses
+		cluster = append(cluster, net.JoinHostPort(ip, "53"))
+	}
+	if slices.ContainsFunc(own["."], func(a string) bool { return slices.Contains(cluster, a) }) {
 		return nil
 	}
-	delete(own, ".")
-	return slices.DeleteFunc(zones, func(zone string) bool {
-		for name := range own {
-			if zone == name || strings.HasSuffix(zone, "."+name) {
-				return true
-			}
-		}
-		return zone == "."
-	})
+	return slices.DeleteFunc(zones, func(zone string) bool { return zone == "." || zoneOf(zone) != "." })
 }
