@@ -102,13 +102,19 @@ func (t *AnswerTable) Listen(addrs []netip.AddrPort) uint32 {
 }
 
 // Put lets the program answer with a. It reports false if the answer does not fit,
-// its generation has ended, or the table has no room for it.
+// its generation has ended, or the table has no room for it. It allocates nothing: nodens
+// puts an answer for each hit of its own.
 func (t *AnswerTable) Put(a *Answer) bool {
-	if t.holds(a) {
+	var e encoded
+	if !e.setQuestion(a.Question) {
+		return false
+	}
+	e.setListener(a.Listener)
+	hash := e.hash(t.seed)
+	if t.holds(&e, hash, a.Generation) {
 		return true
 	}
-	e, ok := t.encode(a)
-	if !ok {
+	if !t.encode(&e, a) {
 		return false
 	}
 	t.mu.Lock()
@@ -116,15 +122,14 @@ func (t *AnswerTable) Put(a *Answer) bool {
 	if a.Generation != t.settings.Generation || !slices.Contains(t.listeners, a.Listener) {
 		return false
 	}
-	hash := e.hash(t.seed)
-	way, _, same := t.find(e, hash)
+	way, _, same := t.find(&e, hash)
 	if same {
 		return true
 	}
 	if way != nil {
 		t.remove(way) // equal tags: the program could not tell which cell to read
 	}
-	number, ok := t.store(e, hash)
+	number, ok := t.store(&e, hash)
 	if !ok {
 		return false
 	}
@@ -133,18 +138,13 @@ func (t *AnswerTable) Put(a *Answer) bool {
 	return true
 }
 
-// holds reports whether the program may answer a's question. It allocates nothing: most
+// holds reports whether the program may answer the question of e, whose hash is hash. Most
 // answers that are put are there.
-func (t *AnswerTable) holds(a *Answer) bool {
-	var e encoded
-	if !e.setQuestion(a.Question) {
-		return false
-	}
-	e.setListener(a.Listener)
+func (t *AnswerTable) holds(e *encoded, hash uint64, generation uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, _, same := t.find(&e, e.hash(t.seed))
-	return same && a.Generation == t.settings.Generation
+	_, _, same := t.find(e, hash)
+	return same && generation == t.settings.Generation
 }
 
 // Withdraw removes the answers of a question, a key of the cache, on all addresses.
@@ -349,14 +349,12 @@ type encoded struct {
 	size int // bytes of data in use
 }
 
-// encode reports false if a does not fit into a cell.
-func (t *AnswerTable) encode(a *Answer) (*encoded, bool) {
-	e := new(encoded)
-	if !e.setQuestion(a.Question) || !e.setBody(a) || a.Zone >= fastZones || a.Type >= int(fastLimitsFAST_TYPES) ||
+// encode adds all but the key of a to e. It reports false if a does not fit into a cell.
+func (t *AnswerTable) encode(e *encoded, a *Answer) bool {
+	if !e.setBody(a) || a.Zone >= fastZones || a.Type >= int(fastLimitsFAST_TYPES) ||
 		a.Judged >= int(fastLimitsFAST_JUDGED) {
-		return nil, false
+		return false
 	}
-	e.setListener(a.Listener)
 	now := t.clock.now()
 	h := &e.Head
 	h.Generation = a.Generation
@@ -373,7 +371,7 @@ func (t *AnswerTable) encode(a *Answer) (*encoded, bool) {
 	for i := range h.Counts {
 		h.Counts[i] = binary.NativeEndian.Uint16(a.Header[4+2*i:])
 	}
-	return e, true
+	return true
 }
 
 // keyTail is the length of type, class and flags in a key of the cache.

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"math"
 	"net/netip"
 	"testing"
 	"time"
@@ -19,21 +20,35 @@ func newTable() *AnswerTable {
 	return t
 }
 
-// TestPutAgain: nodens puts an answer for each hit of its own. An answer that is in the
-// table already costs no memory.
-func TestPutAgain(t *testing.T) {
+// TestPutAllocatesNothing: nodens puts an answer for each hit of its own, also one that is
+// in the table, does not fit, or finds no room.
+func TestPutAllocatesNothing(t *testing.T) {
 	listener := netip.MustParseAddrPort("169.254.20.10:53")
 	table := newTable()
 	answer := &Answer{
 		Generation: table.Listen([]netip.AddrPort{listener}), Listener: listener, Left: time.Minute,
 		Question: cache.AppendKey(nil, []byte("\x01a\x00"), dns.TypeA, dns.ClassINET, false, false, false),
 	}
-	if !table.Put(answer) {
-		t.Fatal("the table does not take the answer")
+	put := func(name string, a Answer, want bool) {
+		t.Helper()
+		if n := testing.AllocsPerRun(2, func() { // eviction halves hits up to 8 times a Put
+			if table.Put(&a) != want {
+				t.Errorf("%s: taken %t", name, !want)
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
 	}
-	if n := testing.AllocsPerRun(100, func() { table.Put(answer) }); n != 0 {
-		t.Errorf("%v allocations", n)
-	}
+	put("in the table", *answer, true)
+	large := *answer
+	large.Question = cache.AppendKey(nil, []byte("\x01b\x00"), dns.TypeA, dns.ClassINET, false, false, false)
+	large.Body = make([]byte, fastLimitsLARGE_DATA+1)
+	put("too large", large, false)
+	large.Body = large.Body[:fastLimitsLARGE_DATA]
+	put("large", large, true)
+	table.each(large.Question, func(_ *uint64, number uint32) { table.head(number).Hits = math.MaxUint32 })
+	large.Question = cache.AppendKey(nil, []byte("\x01c\x00"), dns.TypeA, dns.ClassINET, false, false, false)
+	put("no room", large, false)
 }
 
 // TestGenerationsOfTables: a reload may replace the table. A reader that still has the
