@@ -37,12 +37,39 @@ type FastpathConfig struct {
 	Asked func(list int, client netip.Addr, n uint32)
 }
 
-// Bytes is the memory of the tables, and of what nodens knows about their cells.
+// Bytes is the memory of the maps, and of what nodens knows about their cells.
 func (c FastpathConfig) Bytes() int64 {
-	const cell, fixed = 16, int64(fastLimitsLEASE_BUCKETS)*int64(unsafe.Sizeof(fastLeaseBucket{})+
-		uintptr(fastLimitsLEASE_WAYS)*unsafe.Sizeof(fastLeaseHits{})) + int64(fastLimitsFAST_NOTES)*8
-	return int64(c.Entries)*int64(unsafe.Sizeof(fastSmallCell{})+cell) + int64(c.large())*int64(unsafe.Sizeof(fastLargeCell{})+cell) +
-		int64(c.buckets())*int64(unsafe.Sizeof(fastBucket{})) + fixed
+	spec, err := loadFast()
+	if err != nil {
+		return 0 // OpenFastpath fails, too
+	}
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		cpus = runtime.NumCPU()
+	}
+	return c.bytes(spec, cpus)
+}
+
+// bytes is Bytes on a machine with that many possible CPUs.
+func (c FastpathConfig) bytes(spec *ebpf.CollectionSpec, cpus int) int64 {
+	const cell = 16
+	n := cell * (c.Entries + c.large())
+	c.resize(spec)
+	for _, m := range spec.Maps {
+		size := roundUp(int(m.ValueSize), 8) * int(m.MaxEntries)
+		if m.Type == ebpf.PerCPUArray {
+			size *= cpus
+		}
+		n += size
+	}
+	return int64(n)
+}
+
+// resize gives the maps the sizes of c.
+func (c FastpathConfig) resize(spec *ebpf.CollectionSpec) {
+	spec.Maps[fastMapSmallCells].MaxEntries = uint32(c.Entries)
+	spec.Maps[fastMapLargeCells].MaxEntries = uint32(c.large())
+	spec.Maps[fastMapBuckets].MaxEntries = uint32(c.buckets())
 }
 
 func (c FastpathConfig) large() int { return max(c.Entries/8, 1) }
@@ -89,9 +116,7 @@ func openFastpath(cfg FastpathConfig, spec *ebpf.CollectionSpec) (*Fastpath, err
 
 func (f *Fastpath) open(cfg FastpathConfig, spec *ebpf.CollectionSpec) error {
 	seed := rand.Uint64()
-	spec.Maps[fastMapSmallCells].MaxEntries = uint32(cfg.Entries)
-	spec.Maps[fastMapLargeCells].MaxEntries = uint32(cfg.large())
-	spec.Maps[fastMapBuckets].MaxEntries = uint32(cfg.buckets())
+	cfg.resize(spec)
 	for name, value := range map[string]any{
 		fastVarHashSeed: seed, fastVarBucketMask: uint32(cfg.buckets() - 1), fastVarWeaklyOrdered: weaklyOrdered(),
 	} {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -166,6 +167,31 @@ func (p *packets) answer() modelAnswer {
 		a.header[4+2*p.IntN(3)+1]++
 	}
 	return a
+}
+
+// TestBytes: the budget has the memory that the kernel charges for the maps. Counters and
+// scratch memory exist for each possible CPU.
+func TestBytes(t *testing.T) {
+	spec, err := loadFast()
+	check(t, err)
+	cfg := FastpathConfig{Entries: 64}
+	least := 126 * int64(fastLimitsFAST_ZONES) * int64(unsafe.Sizeof(fastZoneStats{}))
+	if few, many := cfg.bytes(spec, 2), cfg.bytes(spec, 128); many-few < least {
+		t.Errorf("%d bytes with 2 CPUs, %d with 128, want at least %d more", few, many, least)
+	}
+	f, charged := openTestFastpath(t, cfg.Entries), uint64(0)
+	for _, m := range []*ebpf.Map{
+		f.objs.Buckets, f.objs.Control, f.objs.SmallCells, f.objs.LargeCells, f.objs.Leases, f.objs.HitsOfLeases, f.objs.Notes,
+		f.objs.Stats, f.objs.Passed, f.objs.Scratches,
+	} {
+		info, err := m.Info()
+		check(t, err)
+		n, _ := info.Memlock()
+		charged += n
+	}
+	if pages := uint64(10 * 2 * os.Getpagesize()); charged > uint64(cfg.Bytes())+pages { // each map has a part of a page, and a head
+		t.Errorf("the kernel charges %d bytes, and the budget has %d", charged, cfg.Bytes())
+	}
 }
 
 // put gives the program the model's answers. It returns those that fit.

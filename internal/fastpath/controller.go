@@ -125,8 +125,11 @@ func (c *Controller) Reserved() int64 { return c.taken }
 // it started with a smaller plan, or with none. Then it has no file descriptors for the
 // program either. If the program could not be loaded, Use logs that.
 func (c *Controller) Check(plan Plan) error {
+	if !plan.Wanted() || c.failed != nil {
+		return nil
+	}
 	n := plan.bytes()
-	if !plan.Wanted() || c.failed != nil || n <= c.taken {
+	if n <= c.taken {
 		return nil
 	}
 	if err := plan.fits(c.most); err != nil {
