@@ -103,30 +103,6 @@ func defaultRouteLinks() (map[int]bool, error) {
 	return links, nil
 }
 
-// FollowLinks signals changed after interfaces have changed, until done is closed. It does
-// not block, so changed needs a capacity of at least 1.
-func FollowLinks(done <-chan struct{}, changed chan<- struct{}) error {
-	updates := make(chan netlink.LinkUpdate, 64)
-	if err := netlink.LinkSubscribe(updates, done); err != nil {
-		return fmt.Errorf("subscribe to changes of interfaces: %w", err)
-	}
-	for range updates {
-		for len(updates) > 0 {
-			<-updates
-		}
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	select {
-	case <-done:
-		return nil
-	default:
-		return fmt.Errorf("subscription to changes of interfaces ended")
-	}
-}
-
 // SourceAddress returns the source address of the host's default route.
 func SourceAddress(v6 bool) (netip.Addr, error) {
 	family, to := "IPv4", net.IPv4(192, 0, 2, 1) // RFC 5737: documentation

@@ -1,6 +1,7 @@
 package netsetup
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // linkedNode makes links like a node's: an uplink with the default route, a pod's
@@ -111,33 +113,59 @@ func TestSourceAddress(t *testing.T) {
 
 func TestFollowLinks(t *testing.T) {
 	ns := newNamespace(t)
-	done, ended := make(chan struct{}), make(chan error, 1)
-	changed := make(chan struct{}, 1)
-	go func() {
-		ended <- ns.Do(func() error {
-			return FollowLinks(done, changed)
-		})
-	}()
+	testFollowLinks(t, ns, func(ctx context.Context, changed chan<- struct{}) error {
+		return ns.Do(func() error { return FollowLinks(ctx, changed) })
+	})
+}
+
+// TestLostEvents: when many pods start at once, the kernel drops events. nodens goes on
+// following.
+func TestLostEvents(t *testing.T) {
+	ns := newNamespace(t)
+	conn, err := subscribe(ns.FD(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	check(t, err)
+	check(t, conn.SetReadBuffer(1))
+	for i := range 30 {
+		ns.addVeth(t, fmt.Sprintf("lost%d", i))
+	}
+	testFollowLinks(t, ns, func(ctx context.Context, changed chan<- struct{}) error {
+		return followLinks(ctx, conn, changed)
+	})
+}
+
+// testFollowLinks checks that follow signals changes more than once.
+func testFollowLinks(t *testing.T, ns *namespace, follow func(context.Context, chan<- struct{}) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended, changed := make(chan error, 1), make(chan struct{}, 1)
+	go func() { ended <- follow(ctx, changed) }()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	timeout := time.After(30 * time.Second)
-	for i, called := 0, false; !called; {
+	for i, signals := 0, 0; signals < 3; {
 		select { // the first changes may come before the subscription
 		case <-tick.C:
 			i++
-			ns.Inside(t, func() error {
-				a := netlink.NewLinkAttrs()
-				a.Name = fmt.Sprintf("lxc%d", i)
-				return netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: fmt.Sprintf("pod%d", i)})
-			})
+			ns.addVeth(t, fmt.Sprintf("lxc%d", i))
 		case <-changed:
-			called = true
+			signals++
+		case err := <-ended:
+			t.Fatalf("ended: %v", err)
 		case <-timeout:
-			t.Fatal("no call after a change")
+			t.Fatal("no signal after a change")
 		}
 	}
-	close(done)
+	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+}
+
+func (ns *namespace) addVeth(t *testing.T, name string) {
+	t.Helper()
+	ns.Inside(t, func() error {
+		a := netlink.NewLinkAttrs()
+		a.Name = name
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: name + "-peer"})
+	})
 }

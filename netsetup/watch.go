@@ -89,6 +89,23 @@ func receive(ctx context.Context, conn *netlink.Conn, concerns func(netlink.Mess
 	}
 }
 
+// FollowLinks signals changed after interfaces have changed, until ctx is done. It does not
+// block, so changed needs a capacity of at least 1.
+func FollowLinks(ctx context.Context, changed chan<- struct{}) error {
+	conn, err := subscribe(0, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	if err != nil {
+		return err
+	}
+	return followLinks(ctx, conn, changed)
+}
+
+// followLinks closes conn.
+func followLinks(ctx context.Context, conn *netlink.Conn, changed chan<- struct{}) error {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // ends receive
+	return receive(ctx, conn, func(netlink.Message) bool { return true }, changed)
+}
+
 // part is a part of the network setup. repair converges it if it is wanted,
 // unless another generation blocks, which it returns.
 type part struct {

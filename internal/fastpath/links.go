@@ -56,7 +56,7 @@ func (f *linkFollower) stop() {
 func (f *linkFollower) follow(ctx context.Context) {
 	changed := make(chan struct{}, 1)
 	f.wg.Go(func() {
-		if err := netsetup.FollowLinks(ctx.Done(), changed); err != nil {
+		if err := netsetup.FollowLinks(ctx, changed); err != nil {
 			f.log.Warn("cannot watch interfaces: nodens checks at intervals", "interval", pollInterval, "error", err)
 		}
 	})

@@ -28,7 +28,7 @@ func (u *uplinkGate) follow(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		if err := netsetup.FollowLinks(ctx.Done(), changed); err != nil {
+		if err := netsetup.FollowLinks(ctx, changed); err != nil {
 			u.log.Warn("cannot watch interfaces: nodens checks at intervals", "interval", again, "error", err)
 		}
 	})
