@@ -240,7 +240,9 @@ func (r row) check(t *testing.T) {
 		if x.count == 0 {
 			t.Errorf("%s: no lookups by %s", r.drill, c.pod())
 		}
-		explained := func(failure string) bool { return r.why != "" && (!r.glibc || c.libc == "glibc" && tookLong.MatchString(failure)) }
+		explained := func(failure string) bool {
+			return r.why != "" && (!r.glibc || c.libc == "glibc" && tookLong.MatchString(failure))
+		}
 		if slices.ContainsFunc(x.failures, func(f string) bool { return !explained(f) }) {
 			t.Errorf("%s: %d of %d lookups by %s failed:\n%s", r.drill, x.failed, x.count, c.pod(),
 				strings.Join(x.failures[:min(len(x.failures), 5)], "\n"))

@@ -32,11 +32,12 @@ type policed struct{ name, address, link string }
 
 // nftRules filter in the hooks input and forward, where Services have become endpoints.
 func nftRules(p policed, peers []peer) string {
+	var allow strings.Builder
 	family := "ip"
 	if strings.Contains(p.address, ":") {
 		family = "ip6"
+		allow.WriteString("meta l4proto ipv6-icmp accept; ") // neighbour discovery
 	}
-	var allow strings.Builder
 	for _, e := range peers {
 		fmt.Fprintf(&allow, "%s daddr %s meta l4proto { tcp, udp } th dport %s accept; ", family, e.address, e.port)
 	}
