@@ -60,7 +60,7 @@ func PassReasons() []string {
 }
 
 // Passed returns how many DNS queries the program has not answered, by reason. It has
-// passed them to the daemon, but for those that are lost.
+// passed all but the lost ones to the daemon.
 func (f *Fastpath) Passed() ([]uint64, error) {
 	n := make([]uint64, fastPassReasonFAST_PASS_COUNT-1)
 	for i := range n {

@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// TestOnlyAnswersCount: a query raises the counts of answers, of hits and of its client if
-// it is answered, else the count of the reason.
+// TestOnlyAnswersCount: an answered query raises the counts of answers, hits and its
+// client, another one only that of the reason.
 func TestOnlyAnswersCount(t *testing.T) {
 	for _, c := range []struct {
 		what   string

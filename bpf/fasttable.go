@@ -139,7 +139,7 @@ func (t *AnswerTable) Put(a *Answer) bool {
 }
 
 // holds reports whether the program may answer the question of e, whose hash is hash. Most
-// answers that are put are there.
+// Puts find their answer there.
 func (t *AnswerTable) holds(e *encoded, hash uint64, generation uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -66,8 +66,8 @@ func nodesOf(pods []corev1.Pod) (names []string) {
 	return names
 }
 
-// coreDNSPod returns a pod that service selects. If service has no selector or could not
-// be read, for the reason serr, it returns one with the labels that installers use.
+// coreDNSPod returns a pod that service selects. If service has no selector (serr: why it
+// was not read), it returns one with the labels that installers use.
 func (c *cluster) coreDNSPod(ctx context.Context, service *corev1.Service, serr error) (*corev1.Pod, error) {
 	namespace, selector := service.Namespace, labels.Set(service.Spec.Selector).String()
 	if selector == "" { // this would select all pods
@@ -80,9 +80,9 @@ func (c *cluster) coreDNSPod(ctx context.Context, service *corev1.Service, serr 
 	case len(list.Items) > 0:
 		return &list.Items[0], nil
 	}
-	do := "compare CoreDNS's Corefile with nodens's yourself, see docs/install.md"
+	do := "compare CoreDNS's Corefile with that of nodens; see docs/install.md"
 	if forbidden(serr) {
-		do = "allow get of services, so that Service " + service.Name + " shows where CoreDNS is"
+		do = "grant get on services: Service " + service.Name + " says which pods are CoreDNS"
 	}
 	return nil, fmt.Errorf("no pod in namespace %s has the labels %s: %s", namespace, selector, do)
 }
@@ -148,7 +148,7 @@ func (c *cluster) anyState(ctx context.Context, pods []corev1.Pod) (s *state.Sta
 
 // bypassed returns those of CoreDNS's zones whose names nodens looks up in its zone ".".
 // It returns none if that zone forwards to the cluster's DNS: to one of clusterIPs, or to
-// an upstream of the zone that has the names of the cluster domain, which is "" if unknown.
+// an upstream of the zone that has the names of the cluster's domain ("": unknown).
 func bypassed(zones []string, s *state.State, domain string, clusterIPs []string) []string {
 	own := make(map[string][]string) // addresses of upstreams by zone of nodens
 	for _, z := range s.Zones {
@@ -170,7 +170,7 @@ func bypassed(zones []string, s *state.State, domain string, clusterIPs []string
 	}
 	home := zoneOf(strings.ToLower(strings.TrimSuffix(cmp.Or(domain, "in-addr.arpa"), ".")) + ".")
 	if domain == "" && home == "." {
-		home = zoneOf("cluster.local.") // not each Corefile has reverse zones
+		home = zoneOf("cluster.local.") // reverse zones are optional
 	}
 	cluster := own[home]
 	for _, ip := range clusterIPs { // with kubernetes_endpoints, home has other addresses

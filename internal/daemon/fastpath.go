@@ -66,8 +66,8 @@ func (d *daemon) startFastpath(ctx context.Context) error {
 
 func (d *daemon) closeFastpath(context.Context) error { return d.active.fast.Close() }
 
-// fastpathState returns what the running daemon reports at -status-address or, if it does
-// not serve that, exports.
+// fastpathState returns what the running daemon reports at -status-address. If that fails,
+// it reads the metrics.
 func (o *Options) fastpathState(ctx context.Context, cfg *config.Config) (fastpath.State, error) {
 	source, err := o.StateSource()
 	if err == nil {

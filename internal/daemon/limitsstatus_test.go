@@ -74,8 +74,8 @@ func TestExportedFastpath(t *testing.T) {
 	}
 }
 
-// TestFastpathState: status and doctor find out what the kernel answers without a
-// prometheus directive, and without -status-address from the metrics.
+// TestFastpathState: status and doctor read the fast path's state at -status-address or, if
+// that fails, from the metrics.
 func TestFastpathState(t *testing.T) {
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text := `data: {"fastpath": {"state": "on", "interfaces": {"cali1": 2}}}` + "\n\n"

@@ -43,7 +43,7 @@ func Status(plan Plan, read func() (State, error)) (lines map[int]string, asWant
 	state, err := read()
 	switch {
 	case err != nil:
-		return map[int]string{0: fmt.Sprintf("unknown: cannot read nodens' state: %v", err)}, plan.Mode != config.FastpathOn
+		return map[int]string{0: fmt.Sprintf("unknown: cannot read the state: %v", err)}, plan.Mode != config.FastpathOn
 	case !state.Loaded:
 		return map[int]string{0: "nodens answers all queries: it has not loaded the program (see its log)"}, plan.Mode != config.FastpathOn
 	case len(links) == 0:

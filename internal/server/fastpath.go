@@ -206,8 +206,8 @@ func (s *Server) warnKernelZones() {
 }
 
 // fastpathOf returns the Fastpath of the bindings, and the addresses for which it answers.
-// If no binding has one, it returns that of the listeners so far, which must then forget
-// its answers, or nil.
+// If no binding has one, it returns that of the current listeners, for Listen to end its
+// answers, or nil.
 func (s *Server) fastpathOf(bindings []Binding) (fast Fastpath, addrs []netip.AddrPort) {
 	for _, l := range s.listeners {
 		if l.fast != nil {

@@ -62,8 +62,8 @@ func (l *listening) Listen(addrs []netip.AddrPort) uint32 {
 	return 1
 }
 
-// TestLastKernelAddress: a configuration without addresses for the kernel ends its
-// answers, which are those of the previous one.
+// TestLastKernelAddress: if a configuration has no address for the kernel, the kernel stops
+// giving the answers of the last one.
 func TestLastKernelAddress(t *testing.T) {
 	ts, fast := newTestServer(t, Config{}), new(listening)
 	for _, f := range []Fastpath{fast, nil} {

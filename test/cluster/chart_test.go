@@ -46,8 +46,8 @@ func rights(t *testing.T, account, namespace string) (all []string) {
 // after a reboot of the node, the kubelet has not read the pod's ConfigMaps yet.
 var expected = regexp.MustCompile(`^(Unhealthy: Readiness probe failed|FailedMount: MountVolume.SetUp failed for volume "[^"]+" : object "kube-system"/"[^"]+" not registered$)`)
 
-// starting is how long probes may fail after the container has started: until it is
-// ready, and while the old pod of a rollout exists, as both answer the probes of both. The
+// starting is how long probes may fail after the container starts: until it is ready and a
+// rollout's old pod is gone, as each pod answers the probes of both. The
 // chart has minReadySeconds 10 and terminationGracePeriodSeconds 30.
 const starting = 2 * time.Minute
 

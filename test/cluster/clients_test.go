@@ -199,7 +199,7 @@ type row struct {
 	took  time.Duration
 	all   map[client]result
 	why   string // the deviation that the design explains; empty if no lookup may fail
-	glibc bool   // it explains lookups by glibc only, that took 5 s
+	glibc bool   // why explains only glibc's, after 5 s or more
 }
 
 // table prints the rows: per libc the lookups, the failed ones and the longest.
@@ -232,7 +232,7 @@ func table(rows []row) string {
 // tookLong matches a failure after 5 s or more.
 var tookLong = regexp.MustCompile(`^failed \S+ ([5-9]\d{3}|\d{5,}) `)
 
-// check fails the test for each failed lookup, unless the row has a reason.
+// check fails the test for each failed lookup, unless the row explains it.
 func (r row) check(t *testing.T) {
 	t.Helper()
 	for _, c := range slices.SortedFunc(maps.Keys(r.all), func(a, b client) int { return cmp.Compare(a.pod(), b.pod()) }) {

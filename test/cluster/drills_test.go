@@ -25,8 +25,8 @@ type drill struct {
 	before, after func(t *testing.T) // not part of it; may be nil
 	do            func(t *testing.T)
 	why           string // see row
-	// What ends: the worker, by a signal or because it hangs, or the container. See
-	// docs/supervisor.md for what each tier loses.
+	// What ends: the worker, which dies or hangs, or the container. docs/supervisor.md says
+	// what each tier loses.
 	worker, hung, container bool
 }
 

@@ -2,8 +2,8 @@
 # e2e.sh [HELM OPTION...]: runs Kubernetes' own end-to-end tests of DNS in one cluster for
 # each of WAYS: on and off run through nodens with and without redirection, coredns is the
 # control. The way up uses the running cluster, which build.sh e2e has built. It prints
-# a table of the ways, and fails if a spec does not pass in a way, unless it fails with
-# CoreDNS. FOCUS, SKIP and SERIAL are regular expressions of ginkgo; an empty FOCUS or
+# a table of the ways, and fails if a way passes none, or lacks one that CoreDNS does not
+# fail. FOCUS, SKIP and SERIAL are regular expressions of ginkgo; an empty FOCUS or
 # SERIAL selects none. PROCS specs run at the same time. A failed spec runs RERUNS times
 # more. The specs of SERIAL run one by one; they change CoreDNS's Corefile, and for them
 # nodens forwards all names to CoreDNS. E2E_OPTIONS are more options of the tests.

@@ -123,7 +123,7 @@ func stubsWant(t *testing.T, args string, qtype uint16, want string) {
 		for i := range l.Data {
 			l.Data[i] = strings.TrimSuffix(l.Data[i], ".") + "."
 		}
-		// Of an address with several names, getnameinfo returns one.
+		// getnameinfo returns only one of an address's names.
 		one := qtype == dns.TypePTR && len(l.Data) == 1 && slices.Contains(records, l.Data[0])
 		if !one && !slices.Equal(l.Data, records) {
 			t.Errorf("%s: %v, and CoreDNS has %q", fmt.Sprintf(stub, args), l, want)

@@ -103,7 +103,7 @@ func TestNetworkPolicies(t *testing.T) {
 				{"allows kube-dns and nodens", append(nodens, kubeDNSOnly...), true},
 			} {
 				t.Run(strings.Join([]string{a.name, tt.policy, "server " + server}, ", "), func(t *testing.T) {
-					defer func() { _, _ = tryOnNode(node, a.remove(p)) }() // what a failed installation has left, too
+					defer func() { _, _ = tryOnNode(node, a.remove(p)) }() // also after a failed installation
 					onNode(t, node, a.install(p, tt.peers))
 					p.wants(t, tt.want)
 				})
@@ -122,7 +122,7 @@ func examplePeers(t *testing.T) (all []peer) {
 	}
 	world, bits := os.Getenv("WORLD"), "/32"
 	here := string(text)
-	if strings.Contains(localIP, ":") { // its nodes and its ClusterIP are of IPv4
+	if strings.Contains(localIP, ":") { // the example's addresses are IPv4
 		bits = "/128"
 		here = strings.NewReplacer("192.168.0.0/16", `"`+world+`0/124"`, "10.96.0.10/32", `"`+kubeDNS+bits+`"`).Replace(here)
 	}

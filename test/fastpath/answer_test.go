@@ -79,7 +79,7 @@ func TestStatus(t *testing.T) {
 	n.statusHas(t, d, []string{"-conf", bare}, "cali1: the kernel answers 1 addresses", "veth1: no lease")
 	d.Kill()
 	<-d.Done()
-	n.statusHas(t, d, nil, "unknown: cannot read nodens' state")
+	n.statusHas(t, d, nil, "unknown: cannot read the state")
 }
 
 // statusHas runs nodens status and checks what it says about the fast path.

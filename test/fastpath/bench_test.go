@@ -103,7 +103,7 @@ type contestant struct {
 	echo       bool
 	dropped    bool // the pod drops its queries
 	node       *node
-	program    *ebpf.Program // of nodens, once it was taken from the pod's veth
+	program    *ebpf.Program // of nodens; set by takeProgram
 }
 
 // lease gives the pod a lease if the server has the zone of leasing.
@@ -116,7 +116,7 @@ func (c *contestant) lease(t *testing.T) {
 const (
 	passed       = "passed by the program"
 	passedLeased = "passed, with a lease"
-	passingPairs = 3 // in each round: what the program costs them is less than the noise
+	passingPairs = 3 // in each round: the program costs less than the noise of one pair
 )
 
 // leasing ends a server block and begins one for a zone that the kernel answers.
@@ -222,8 +222,8 @@ func (c *contestant) takeProgram(t *testing.T) {
 	t.Cleanup(func() { _ = c.program.Close() })
 }
 
-// measurePassing measures without the program and with it, on the same server: another
-// one may need some percent more, by its place in memory alone.
+// measurePassing measures one server, without the program, then with it: another server may
+// use some percent more CPU.
 func (c *contestant) measurePassing(t *testing.T) (without, with figures) {
 	t.Helper()
 	without = c.measure(t, mixA, benchWindow, 1)

@@ -95,8 +95,7 @@ nodens pinned. */ -}}
 {{- if or (and (ne .Values.fastpath.mode "off") .Values.fastpath.optOut) (regexMatch "(?m)^[ \t]*fastpath([ \t]+(on|auto))?[ \t]*[{][^}]*\n[ \t]*opt_out[ \t]" $own) }}yes{{ end }}
 {{- end }}
 
-{{- /* Not empty if a fastpath directive turns the fast path on, for which nodens must be
-restarted. */ -}}
+{{- /* Not empty if the values or a directive turn the fast path on, which needs a restart. */ -}}
 {{- define "nodens.fastpath" -}}
 {{- $own := tpl (print .Values.config.customConfig "\n" .Values.config.extraServerBlocks) . }}
 {{- if or (ne .Values.fastpath.mode "off") (regexMatch "(?m)^[ \t]*fastpath[ \t]*(on|auto|$|#|[{])" $own) }}yes{{ end }}

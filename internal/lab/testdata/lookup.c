@@ -1,7 +1,7 @@
 /*
  * lookup [-4|-6|-c|-x|-s] NAME...
  *
- * Looks up all the names at once by getaddrinfo, each in a process of its own.
+ * Looks up all the names at once, each in a process of its own.
  * When a lookup ends it prints a line: the name, the milliseconds, and the
  * addresses or the name of the error. -4 and -6 ask for one address family, -c for
  * those that the machine has addresses of (AI_ADDRCONFIG). With -x the names are
@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static char what; /* to look up: 'x' and 's' as the options */
+static char what; /* 'x' or 's', the option; 0: addresses */
 
 static const char *error(int err)
 {
