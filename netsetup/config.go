@@ -51,8 +51,8 @@ type Config struct {
 	Logger     *slog.Logger          // nil: discard
 	Registerer prometheus.Registerer // nil: no metrics
 
-	// OnError is called for every repair by Watch that failed, from Watch's
-	// goroutine. object is "addresses", "rules" or "accepts". May be nil.
+	// OnError is called for every repair by Watch that failed, from two
+	// goroutines. object is "addresses", "rules" or "accepts". May be nil.
 	OnError func(object string, err error)
 
 	// For tests.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -635,6 +636,33 @@ func TestWatchReportsFailure(t *testing.T) {
 	}
 	if testutil.ToFloat64(h.metrics.errors.WithLabelValues(owner.Addresses)) == 0 {
 		t.Error("no error was counted")
+	}
+}
+
+// The repair of an address does not wait for that of the rules.
+func TestWatchRepairsAddressesAlone(t *testing.T) {
+	ns := newNamespace(t)
+	cfg := ns.config(onLo, "g1")
+	reported := make(repairs, 100)
+	cfg.Logger = slog.New(reported)
+	h := newHost(t, cfg)
+	must(t, h.ensureBoth)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- h.Watch(ctx) }()
+	h.Rules.mu.Lock()
+	unlock := sync.OnceFunc(h.Rules.mu.Unlock)
+	t.Cleanup(unlock) // before that of newHost
+	ns.Command(t, "nft", "delete table inet nodens")
+	lo, err := ns.NL.LinkByName("lo")
+	check(t, err)
+	check(t, ns.DeleteAddr(lo, "169.254.20.10/32"))
+	reported.wait(t, "network setup had drifted, repaired: "+owner.Addresses)
+	unlock()
+	reported.waitRestored(t, h)
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Watch: %v", err)
 	}
 }
 

@@ -95,8 +95,10 @@ func (h *Host) removeBoth(ctx context.Context) error {
 
 // repairFails is one full check of Watch.
 func repairFails(h *Host) bool {
-	_, failed := newWatcher(h).check(true, true)
-	return failed
+	w := newWatchers(h)
+	_, addrs := w.addrs.check()
+	_, rules := w.rules.check()
+	return addrs || rules
 }
 
 // snapshot is everything in the namespace that setup could leave behind, as

@@ -45,10 +45,9 @@ func (h *Host) Watch(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return receive(ctx, route, h.Addresses.concerns, addrsChanged) })
 	g.Go(func() error { return receive(ctx, rules, concernsRules, rulesChanged) })
-	g.Go(func() error {
-		newWatcher(h).loop(ctx, addrsChanged, rulesChanged)
-		return nil
-	})
+	w := newWatchers(h)
+	g.Go(func() error { w.addrs.loop(ctx, addrsChanged); return nil })
+	g.Go(func() error { w.rules.loop(ctx, rulesChanged); return nil })
 	g.Go(func() error {
 		<-ctx.Done()
 		return errors.Join(route.Close(), rules.Close()) // ends receive
@@ -113,33 +112,37 @@ type part struct {
 	repair func() (changed bool, other string, err error)
 }
 
-// watcher is the state of one Watch. Only its loop uses it.
+// watcher repairs parts one after the other. Only its loop uses it.
 type watcher struct {
-	cfg          Config
-	metrics      metrics
-	addrs, rules []part
-	blockedBy    map[string]string // object → the other generation, as logged
+	cfg       Config
+	metrics   metrics
+	parts     []part
+	blockedBy map[string]string // object → the other generation, as logged
 }
 
-func newWatcher(h *Host) *watcher {
-	return &watcher{
-		cfg: h.cfg, metrics: h.metrics, blockedBy: make(map[string]string),
-		addrs: []part{{owner.Addresses, h.Addresses.repair}},
-		rules: []part{{owner.Rules, h.Rules.repair}, {owner.Accepts, h.Firewall.Repair}},
+// watchers are those of one Watch. Without its addresses the node has no DNS, so their
+// repair does not wait for that of the rules, which may take long.
+type watchers struct{ addrs, rules *watcher }
+
+func newWatchers(h *Host) watchers {
+	watch := func(parts ...part) *watcher {
+		return &watcher{cfg: h.cfg, metrics: h.metrics, parts: parts, blockedBy: make(map[string]string)}
+	}
+	return watchers{
+		addrs: watch(part{owner.Addresses, h.Addresses.repair}),
+		rules: watch(part{owner.Rules, h.Rules.repair}, part{owner.Accepts, h.Firewall.Repair}),
 	}
 }
 
-// loop checks everything at the start: drift may be older than the
-// subscription.
-func (w *watcher) loop(ctx context.Context, addrsChanged, rulesChanged <-chan struct{}) {
+// loop checks at the start: drift may be older than the subscription.
+func (w *watcher) loop(ctx context.Context, changed <-chan struct{}) {
 	tick := time.NewTicker(w.cfg.SyncInterval)
 	defer tick.Stop()
 	limit := newRateLimit(time.Now())
 	var retry retry
-	addrs, rules := true, true
 	for {
-		repairs, failed := w.check(addrs, rules)
-		retry.update(failed, addrs && rules)
+		repairs, failed := w.check()
+		retry.update(failed)
 		pause := time.NewTimer(limit.pause(repairs > 0, time.Now()))
 		select {
 		case <-ctx.Done():
@@ -147,33 +150,20 @@ func (w *watcher) loop(ctx context.Context, addrsChanged, rulesChanged <-chan st
 			return
 		case <-pause.C:
 		}
-		addrs, rules = false, false
 		select {
 		case <-ctx.Done():
 			return
-		case <-addrsChanged:
-			addrs = true
-		case <-rulesChanged:
-			rules = true
+		case <-changed:
 		case <-tick.C:
-			addrs, rules = true, true
 		case <-retry.due:
 			retry.due = nil
-			addrs, rules = true, true
 		}
 	}
 }
 
-// check repairs the selected parts. repairs also counts failed repairs.
-func (w *watcher) check(addrs, rules bool) (repairs int, failed bool) {
-	var parts []part
-	if addrs {
-		parts = append(parts, w.addrs...)
-	}
-	if rules {
-		parts = append(parts, w.rules...)
-	}
-	for _, p := range parts {
+// check repairs the parts. repairs also counts failed repairs.
+func (w *watcher) check() (repairs int, failed bool) {
+	for _, p := range w.parts {
 		changed, err := w.repair(p)
 		failed = failed || err != nil
 		if changed || err != nil {
@@ -205,19 +195,18 @@ func (w *watcher) repair(p part) (changed bool, err error) {
 	return changed, nil
 }
 
-// retry decides when everything is checked again after a failed repair.
+// retry decides when a failed repair is tried again.
 type retry struct {
 	due   <-chan time.Time // nil: no retry is due
-	delay time.Duration    // before due; 0: no repair has failed
+	delay time.Duration    // before due; 0: the last repair did not fail
 }
 
-// update follows a check. Only a check of everything ends the retries: a check
-// of one part says nothing about the others.
-func (r *retry) update(failed, everything bool) {
+// update follows a check.
+func (r *retry) update(failed bool) {
 	switch {
-	case !failed && everything:
+	case !failed:
 		*r = retry{}
-	case failed && r.due == nil:
+	case r.due == nil:
 		r.delay = min(max(2*r.delay, retryMin), retryMax)
 		r.due = time.After(r.delay)
 	}
