@@ -9,9 +9,9 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// TestOnlyAnswersCount: an answered query raises the counts of answers, hits and its
+// TestFastpathCountsAnswers: an answered query raises the counts of answers, hits and its
 // client, another one only that of the reason.
-func TestOnlyAnswersCount(t *testing.T) {
+func TestFastpathCountsAnswers(t *testing.T) {
 	for _, c := range []struct {
 		what   string
 		broken asm.BuiltinFunc // the helper that fails
@@ -50,9 +50,9 @@ func TestOnlyAnswersCount(t *testing.T) {
 	}
 }
 
-// TestOneQueryRefreshes: when an answer is due for a refresh, one of the queries that it
+// TestFastpathRefreshesOnce: when an answer is due for a refresh, one of the queries that it
 // answers goes to the daemon. One for which it is too large does so anyway.
-func TestOneQueryRefreshes(t *testing.T) {
+func TestFastpathRefreshesOnce(t *testing.T) {
 	q := newQuestion(t, asm.FnUnspec, "169.254.20.10:53", Answer{Body: make([]byte, 600), Refresh: -time.Second})
 	for i, c := range []struct {
 		opt  bool

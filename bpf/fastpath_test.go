@@ -169,9 +169,9 @@ func (p *packets) answer() modelAnswer {
 	return a
 }
 
-// TestBytes: the budget has the memory that the kernel charges for the maps. Counters and
+// TestFastpathBytes: the budget has the memory that the kernel charges for the maps. Counters and
 // scratch memory exist for each possible CPU.
-func TestBytes(t *testing.T) {
+func TestFastpathBytes(t *testing.T) {
 	spec, err := loadFast()
 	check(t, err)
 	cfg := FastpathConfig{Entries: 64}
