@@ -97,7 +97,7 @@ func teardown(t *testing.T) {
 	waitForRollout(t, "nodens-teardown")
 	kubectl(t, "delete", "-f", file)
 	for _, n := range nodes {
-		left := onNode(t, n, "ls /sys/fs/bpf/; ls -d /run/nodens 2>/dev/null; ip -o address show to "+localIP+"; ip -o address show to "+kubeDNS+"; nft list ruleset 2>/dev/null | grep nodens || true")
+		left := onNode(t, n, "ls /sys/fs/bpf/; ls -d /run/nodens 2>/dev/null; ip -o address show to "+localIP+"; ip -o address show to "+kubeDNS+"; nft list ruleset 2>/dev/null | grep nodens | grep -v kube-system/nodens || true")
 		if strings.TrimSpace(left) != "" {
 			t.Errorf("left on node %s:\n%s", n, left)
 		}
